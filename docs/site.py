@@ -1,10 +1,11 @@
-"""What MkDocs calls while it builds the site: formulas to MathML, and pages that mkdocs.yml does not name.
+"""What MkDocs calls while it builds the site: formulas to MathML, and the version.
 
 Browsers draw MathML themselves, so that no page needs a script or the network for its formulas.
 """
 
 import html
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,9 @@ _FORMULA = re.compile(r'<(span|div) class="arithmatex">(?:\\\(|\\\[)(.*?)(?:\\\)
 
 
 def on_config(config: Any) -> Any:
-    """Decisions, and pages of the guide that are not named, come into the navigation by themselves."""
-    docs = Path(config.docs_dir)
-    sections = {name: pages for item in config.nav if isinstance(item, dict) for name, pages in item.items()}
-    named = re.findall(r"[\w/-]+\.md", repr(config.nav))
-    sections["Guide"] += [page.name for page in sorted(docs.glob("*.md")) if page.name not in named]
-    sections["Decisions"][:] = [f"adr/{page.name}" for page in sorted((docs / "adr").glob("*.md"))]
+    """The name of the site has the version."""
+    project = tomllib.loads((Path(config.docs_dir).parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    config.site_name = f"{project['name']} {project['version']}"
     return config
 
 

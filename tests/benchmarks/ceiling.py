@@ -39,6 +39,8 @@ from streamkern.engine.packed_triangle import cuts
 from streamkern.kernels import Expansion
 from streamkern.resources import default_threads
 from streamkern.solvers.contributions import Gradient
+from tests.benchmarks.results import add_results, add_run
+from tests.benchmarks.results import spread as summary
 from tests.benchmarks.workers import watched
 
 try:
@@ -185,9 +187,12 @@ def spread(values: list[float]) -> str:
     return f"{statistics.median(values):5.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
-def case(rows: int, p: int, d: int, c: int, counts: list[int], rounds: int, gradient: bool, clock: Clock) -> None:
+def case(
+    rows: int, p: int, d: int, c: int, counts: list[int], rounds: int, gradient: bool, clock: Clock
+) -> list[dict[str, Any]]:
     """Time one shape on each number of threads, and print it."""
     blocks: dict[int, list[float]] = {}
+    measured = []
     for threads in counts:
         title = f"b = {rows:,}, p = {p:,}, d = {d}, c = {c}, {threads} thread{'s' * (threads > 1)}"
         with watched(title), ThreadPoolExecutor(threads) as pool, threadpool_limits(1, user_api="blas"):
@@ -198,14 +203,26 @@ def case(rows: int, p: int, d: int, c: int, counts: list[int], rounds: int, grad
             for turn in range(rounds):
                 for name in list(named) if turn % 2 else list(named)[::-1]:
                     seconds[name].append(timed(named[name], clock))
-            report(seconds, rows * p, d, c)
+            ratios = report(seconds, rows * p, d, c)
+            shape = {"rows": rows, "centers": p, "d": d, "c": c, "threads": threads}
+            measured.append(shape | {"block_ms": 1e3 * min(seconds["block"])} | ratios)
             blocks[threads] = seconds["block"]
     first, last = counts[0], counts[-1]
     if first == 1 and last > 1:
         print(f"{last} threads against one, best of {rounds}: x {min(blocks[1]) / min(blocks[last]):.2f}\n")
+    return measured
 
 
-def report(seconds: dict[str, list[float]], values: int, d: int, c: int) -> None:
+RATIOS = {
+    "of the floor": "floor_ratio",
+    "numpy / block": "numpy_ratio",
+    "torch, tiled / block": "torch_tiled_ratio",
+    "torch, exp(-cdist) @ w / block": "torch_plain_ratio",
+}
+"""Names of printed ratios in results, beside ``gemm_ratio``."""
+
+
+def report(seconds: dict[str, list[float]], values: int, d: int, c: int) -> dict[str, Any]:
     """A line a side, and the ratios by round."""
     products = [name for name in seconds if name.startswith("gemm")]
     gemm = min(products, key=lambda name: statistics.median(seconds[name]))
@@ -234,6 +251,8 @@ def report(seconds: dict[str, list[float]], values: int, d: int, c: int) -> None
     print(f"  floor: {1e3 * min(floor):.1f} ms")
     for name, found in ratios.items():
         print(f"  {name:36} {spread(found)}")
+    named = {RATIOS[name]: summary(found) for name, found in ratios.items() if name in RATIOS}
+    return {"gemm_ratio": summary(next(iter(ratios.values())))} | named
 
 
 def main() -> None:
@@ -247,7 +266,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--gradient", action="store_true", help="time what training does with the block, too")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    add_results(parser)
     options = parser.parse_args()
+    measured = []
     kernels = {
         f"{found['internal_api']} {found['version']} {found.get('architecture', '')}".strip()
         for found in threadpool_info()
@@ -257,10 +278,11 @@ def main() -> None:
     print(f"BLAS: {', '.join(sorted(kernels))}; vectors of the engine: {gemm.VECTORS}; PyTorch: {torch_says}\n")
     for d in options.d:
         for c in options.c:
-            case(
+            measured += case(
                 options.rows, options.centers, d, c, sorted(options.threads), options.rounds, options.gradient,
                 CLOCKS[options.clock],
             )  # fmt: skip
+    add_run(options.results, measured)
 
 
 if __name__ == "__main__":

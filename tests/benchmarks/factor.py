@@ -24,6 +24,7 @@ from streamkern.cpu.gemm import Factor
 from streamkern.cpu.linear_algebra import cholesky, tiled_cholesky
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.resources import default_threads
+from tests.benchmarks.results import add_results, add_run
 from tests.benchmarks.workers import watched
 
 
@@ -46,7 +47,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 2000, 5000, 10_000])
     parser.add_argument("--threads", type=int, default=default_threads())
     parser.add_argument("--rounds", type=int, default=5)
+    add_results(parser)
     given = parser.parse_args()
+    measured = []
     title = f"{given.threads} threads; milliseconds at best, and ratios as medians of rounds"
     with ThreadsExecutor(given.threads) as executor, watched(title):
         run = executor.host_map
@@ -84,6 +87,10 @@ def main() -> None:
                     f"LAPACK {ratios['LAPACK']:.2f} times as long; error {error:.1f}",
                     flush=True,
                 )
+                rates = {"gflops": n**3 / 3 / best / 1e9, "product_ratio": n**3 / 3 / best / rate}
+                others = {f"{name.lower()}_ratio": ratio for name, ratio in ratios.items()}
+                measured.append({"n": n, "dtype": dtype.name, "ms": 1e3 * best} | rates | others)
+    add_run(given.results, measured)
 
 
 if __name__ == "__main__":

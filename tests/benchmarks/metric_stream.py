@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import zarr
+from results import add_results, add_run
 
 PIPELINE = """import streamkern as sk
 
@@ -51,8 +52,8 @@ def write(path: Path, rows: int) -> None:
         y[start : start + len(part)] = np.sin(2 * part[:, 3]) + part[:, 7] * part[:, 11] + noise
 
 
-def run(place: Path, name: str, memory: str, **settings: object) -> float:
-    """Run the pipeline in a process of its own; its seconds by the clock."""
+def run(place: Path, name: str, memory: str, **settings: object) -> tuple[float, dict[str, object]]:
+    """Run the pipeline in a process of its own; its seconds by the clock, and its values."""
     given = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     command = [sys.executable, "-m", "streamkern", "run", "table.py", *given, "--memory", memory, "--run-dir", name]
@@ -66,7 +67,13 @@ def run(place: Path, name: str, memory: str, **settings: object) -> float:
         f"peak {peak:,.0f} MiB, R² {result['metrics']['test']['r2']:.4f}",
         flush=True,
     )
-    return seconds
+    values = {
+        "kernel": name,
+        "processor_seconds": processor,
+        "peak_mib": round(peak),
+        "projected_mib": round(projected),
+    }
+    return seconds, values | {"r2": result["metrics"]["test"]["r2"]}
 
 
 def main() -> None:
@@ -75,7 +82,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--centers", type=int, default=2_000)
     parser.add_argument("--memory", default="2GiB")
+    add_results(parser)
     options = parser.parse_args()
+    measured: list[dict[str, object]] = []
     for rows in options.rows:
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder)
@@ -83,12 +92,14 @@ def main() -> None:
             print(f"{rows:,} rows of {_COLUMNS} columns, {options.centers:,} centers, {options.memory}", flush=True)
             (place / "table.py").write_text(PIPELINE.replace("CENTERS", str(options.centers)))
             store = {"rows": place / "rows.zarr"}
-            plain = run(place, "plain", options.memory, **store, kernel="laplace", metric="false")
-            learned = run(place, "metric", options.memory, **store, kernel="laplace", metric="true")
-            chosen = run(place, "chosen", options.memory, **store, kernel="auto", metric="false")
+            plain, *found = run(place, "plain", options.memory, **store, kernel="laplace", metric="false")
+            learned, *more = run(place, "metric", options.memory, **store, kernel="laplace", metric="true")
+            chosen, *last = run(place, "chosen", options.memory, **store, kernel="auto", metric="false")
             print(
                 f"with a metric {learned / plain:.2f}, chosen {chosen / plain:.2f} of the plain fit's time", flush=True
             )
+            measured += [{"rows": rows} | values for values in (*found, *more, *last)]
+    add_run(options.results, measured)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from results import add_results, add_run
 
 import streamkern as sk
 from streamkern.memory import peak_resident_bytes
@@ -99,7 +100,9 @@ def main() -> None:
     parser.add_argument("--questions", action="store_true", help="time single questions, too")
     parser.add_argument("--metric", action="store_true", help="each model learns a metric")
     parser.add_argument("--trees", action="store_true", help="LightGBM too, where it is installed")
+    add_results(parser)
     given = parser.parse_args()
+    measured = []
     print("table     model           rows  leaves    error   fit, s   cpu, s  row, us      peak")
     for name in given.table or list(TABLES):
         X, y, classes = covtype(given.covtype) if name == "covtype" else TABLES[name](given.n)
@@ -116,22 +119,27 @@ def main() -> None:
             ("leaves", kind(**options, partition=sk.Partition(rows=given.rows))),
             *([("LightGBM", trees(classes))] if given.trees and find_spec("lightgbm") else []),
         ]
+        found: dict[str, Any] = {"table": name, "rows": len(train), "centers": given.centers}
         for title, model in models:
             start, cpu = time.perf_counter(), time.process_time()
             model.fit(X[train], y[train])
             seconds, fitted = time.perf_counter() - start, time.process_time()
             error = 1 - model.score(X[test], y[test])
             row = 1e6 * (time.process_time() - fitted) / len(test)
-            found = getattr(model, "result_", None)
-            leaves = 1 if found is None else found.report.get("partition", {}).get("leaves", 1)
+            result = getattr(model, "result_", None)
+            leaves = 1 if result is None else result.report.get("partition", {}).get("leaves", 1)
+            found |= {f"error_{title}": error, f"processor_{title}": fitted - cpu, f"row_us_{title}": row}
+            found["leaves"] = max(leaves, found.get("leaves", 1))
             print(
                 f"{name:<9} {title:<10} {len(train):>9,} {leaves:>7} {error:>8.4f} {seconds:>8.1f} "
                 f"{fitted - cpu:>8.1f} {row:>8.1f} {peak_resident_bytes() / 2**20:>5.0f} MiB",
                 flush=True,
             )
+        measured.append(found)
         if given.questions:
             for rows in (1, 100):
                 print(asked([model for title, model in models if title != "LightGBM"], X[test], rows), flush=True)
+    add_run(given.results, measured)
 
 
 if __name__ == "__main__":

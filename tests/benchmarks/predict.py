@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from results import add_results, add_run, spread
 
 import streamkern as sk
 from streamkern.data.targets import Classes
@@ -89,10 +90,12 @@ def main() -> None:
     parser.add_argument("--memory", default="1GiB")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--engine", help=argparse.SUPPRESS)
+    add_results(parser)
     options = parser.parse_args()
     if options.engine:
         engine(options.engine, options.features, options.threads, options.rows[0])
         return
+    measured = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make(folder, options.rows, options.features, options.centers)
@@ -116,7 +119,11 @@ def main() -> None:
                     flush=True,
                 )
             medians = statistics.median(ratios), statistics.median(cpu_ratios)
+            found = {"rows_per_second": round(made["rows_per_second"]), "peak_mib": made["peak_memory_bytes"] >> 20}
+            shares = {"ratio": spread(ratios), "cpu_ratio": medians[1]}
+            measured.append({"centers": options.centers, "rows": n} | found | shares)
             print(f"{n:11,} rows   median ratio {medians[0]:.3f}, of CPU {medians[1]:.3f}")
+    add_run(options.results, measured)
 
 
 if __name__ == "__main__":

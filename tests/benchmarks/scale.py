@@ -21,6 +21,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from results import add_results, add_run, spread
+
 from streamkern.report.run_directory import read_run
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
@@ -52,6 +54,22 @@ def row(name: str, folders: list[Path]) -> tuple[str, float, float]:
         f" | {100 * first['metrics']['test']['accuracy']:.2f}% |"
     )
     return text, peak, 1 / statistics.median(speeds)
+
+
+def record(pipeline: str, folders: list[Path]) -> dict[str, Any]:
+    """Return the values of a line of the table."""
+    found = [json.loads((folder / "result.json").read_text()) for folder in folders]
+    seconds = [sum(stage["seconds"] for stage in r["stages"]) for r in found]
+    return {
+        "pipeline": pipeline,
+        "rows": int(folders[0].name.split("-")[1]),
+        "minutes": statistics.median(seconds) / 60,
+        "row_us": spread([1e6 / r["samples_per_second"] for r in found]),
+        "peak_mib": round(statistics.median(r["peak_memory_bytes"] for r in found) / 2**20),
+        "projected_mib": found[0]["projected_memory_bytes"] >> 20,
+        "waiting": statistics.median(r["data_wait_fraction"] for r in found),
+        "accuracy": found[0]["metrics"]["test"]["accuracy"],
+    }
 
 
 def table(rows: dict[str, list[Path]], first: str, last: str) -> None:
@@ -136,6 +154,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="times that runs of up to ten million rows are taken")
     parser.add_argument("--runs", type=Path, default=Path("runs/scale"))
     parser.add_argument("--plot", type=Path)
+    add_results(parser)
     options = parser.parse_args()
     done: dict[str, dict[str, list[Path]]] = {"hundred_million.py": {}, "fashion_mnist.py": {}}
     for number in range(options.repeat):
@@ -153,6 +172,8 @@ def main() -> None:
         if found:
             print(pipeline)
             table(found, next(iter(found)), list(found)[-1])
+    values = [record(name[:-3], folders) for name, found in done.items() for folders in found.values()]
+    add_run(options.results, values)
     if options.plot:
         shown = {f"{name} {kind}": folders[0] for kind, pipeline in (("rows on disk", "hundred_million.py"),
                  ("augmented rows", "fashion_mnist.py")) for name, folders in done[pipeline].items()}  # fmt: skip

@@ -23,6 +23,7 @@ from streamkern.data.row_order import Block
 from streamkern.kernels import Expansion
 from streamkern.resources import default_threads
 from streamkern.solvers.contributions import Gradient
+from tests.benchmarks.results import add_results, add_run
 from tests.benchmarks.workers import watched
 
 BASE = {"n": 2048, "p": 4000, "d": 100, "c": 10, "threads": 1}
@@ -75,7 +76,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=[*SIZES, "threads"], default=[*SIZES, "threads"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clock", choices=("cpu", "wall"), default="cpu", help="threads are timed by the wall clock")
+    add_results(parser)
     options = parser.parse_args()
+    measured = []
     cores = default_threads()
     sizes = SIZES | {"threads": sorted({1, *(2**k for k in range(1, cores.bit_length())), cores})}
     for name in options.only:
@@ -86,6 +89,8 @@ def main() -> None:
             if len(seconds) > 1:
                 last = slope(sizes[name][-2:], seconds[-2:])
                 print(f"  slope {slope(sizes[name], seconds):.2f}, at the end {last:.2f}")
+                measured.append({"size": name, "all": slope(sizes[name], seconds), "last": last})
+    add_run(options.results, measured)
 
 
 if __name__ == "__main__":

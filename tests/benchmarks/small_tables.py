@@ -24,6 +24,7 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import train_test_split
 
 from tests.benchmarks.peers import trees
+from tests.benchmarks.results import add_results, add_run
 from tests.benchmarks.tables import Table, ours, packaged_file
 
 R: dict[str, tuple[str, str, bool, str]] = {  # file, target, whether its logarithm, columns that say the answer
@@ -124,6 +125,7 @@ def main() -> None:
     parser.add_argument("tables", nargs="*", default=[*R, *KEEL])
     parser.add_argument("--rows", type=int, default=6000)
     parser.add_argument("--test-rows", type=int, default=0)
+    add_results(parser)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     os.environ["TABLES_PACKAGES"] = str(given.folder)
@@ -153,6 +155,13 @@ def main() -> None:
         f"{np.exp(np.mean(np.log(errors[errors > 0]))):.3f} of its error (geometric mean, tables that have any); "
         f"{np.sum(took):.0f} s of the processor"
     )
+    summary = {
+        "at_least": int(np.sum(more >= 0)),
+        "within": int(np.sum(more >= -0.005)),
+        "mean_beyond": float(np.mean(more)),
+    }
+    size = {"rows": given.rows, "further_test_rows": given.test_rows, "tables": len(more)}
+    add_run(given.results, [size | summary | {"processor_seconds": round(sum(took))}])
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+from results import add_results, add_run, spread
 
 import streamkern as sk
 from streamkern.data.targets import Classes
@@ -78,8 +79,10 @@ def main() -> None:
     parser.add_argument("--centers", type=int, default=2000)
     parser.add_argument("--dtype", choices=("uint8", "float32"), default="uint8")
     parser.add_argument("--least", type=float, default=0.95, help="exit with status 1 below this ratio, for bytes")
+    add_results(parser)
     options = parser.parse_args()
     ratios: dict[str, list[float]] = {"disk": [], ZARR: []}
+    waits: dict[str, list[float]] = {name: [] for name in ratios}
     with ThreadsExecutor() as executor, tempfile.TemporaryDirectory() as folder:
         sides = problems(options.centers, options.dtype, Path(folder), executor)
         ready = {name: sk.EigenPro(epochs=3, batch=1024).setup(side) for name, side in sides.items()}
@@ -92,11 +95,18 @@ def main() -> None:
                 told = [f"memory {rates['memory']:9,.0f} rows/s"]
                 for name, each in ratios.items():
                     each.append(rates[name] / rates["memory"])
+                    waits[name].append(outcomes[name].wait)
                     told.append(f"{name} {each[-1]:.3f} of it, waiting {outcomes[name].wait:.2%}")
                 print("   ".join(told), flush=True)
     for name, each in ratios.items():
-        spread = f"{min(each):.3f} to {max(each):.3f}"
-        print(f"{name} / memory: median {statistics.median(each):.3f} ({spread} over {len(each)} pairs)")
+        ends = f"{min(each):.3f} to {max(each):.3f}"
+        print(f"{name} / memory: median {statistics.median(each):.3f} ({ends} over {len(each)} pairs)")
+    rows = {"dtype": options.dtype, "centers": options.centers, "pairs": options.repeats}
+    measured = [
+        rows | {"side": name, "ratio": spread(each), "waiting": statistics.median(waits[name])}
+        for name, each in ratios.items()
+    ]
+    add_run(options.results, measured)
     if options.dtype == "uint8" and statistics.median(ratios["disk"]) < options.least:
         sys.exit(f"training from disk is below {options.least} of the speed from memory")
 

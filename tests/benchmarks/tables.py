@@ -34,6 +34,7 @@ from sklearn.model_selection import train_test_split
 
 import streamkern as sk
 from tests.benchmarks.peers import PEERS
+from tests.benchmarks.results import add_results, add_run
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 """Of Debian's package ``dataset-fashion-mnist``."""
@@ -298,7 +299,8 @@ def measure(
         partition = report.get("partition", {}).get("reason", "")
         why = "; ".join(filter(None, (partition, report.get("kernel", {}).get("reason", ""))))
         p = model.model_.n_centers if title in MINE else 0
-        answer.put((title, len(train), train.shape[1], classes, score, (took, worked), held * 1024, p, why))
+        leaves = report.get("partition", {}).get("leaves", 1)
+        answer.put((title, len(train), train.shape[1], classes, score, (took, worked), held * 1024, p, leaves, why))
 
 
 def main() -> None:
@@ -317,6 +319,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="of LightGBM; all by default")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--splits", type=int, default=1, help="so many splits, of this seed and the next")
+    add_results(parser)
     args = parser.parse_args()
     how = {name: value for name in ("centers", "memory") if (value := getattr(args, name)) is not None}
     cut = {"rows": args.leaf_rows, "overlap": args.overlap}
@@ -327,6 +330,7 @@ def main() -> None:
     if args.threads is not None:
         os.environ["TABLES_THREADS"] = str(args.threads)
     processes = multiprocessing.get_context("spawn")
+    measured: list[dict[str, Any]] = []
     for name in args.tables or [*GENERATED, *([] if args.packages is None else TABLES)]:
         scores: dict[str, list[float]] = {}
         for split in range(args.splits):
@@ -340,10 +344,25 @@ def main() -> None:
                 if process.exitcode:
                     print(f"  {', '.join(together):28} failed", flush=True)
                 while not answer.empty():
-                    title, rows, columns, classes, score, took, held, p, why = answer.get()
+                    title, rows, columns, classes, score, took, held, p, leaves, why = answer.get()
                     if not scores:
                         print(f"{name}: {rows:,} rows to fit, {columns} columns, {'accuracy' if classes else 'R²'}")
                     scores.setdefault(title, []).append(score)
+                    record = {
+                        "table": name,
+                        "rows": rows,
+                        "columns": columns,
+                        "metric": "accuracy" if classes else "R²",
+                    }
+                    record |= {
+                        "model": title,
+                        "split": split,
+                        "score": score,
+                        "processor_seconds": round(took[1], 1),
+                        "clock_seconds": round(took[0], 1),
+                    }
+                    own = {"memory_mib": held >> 20, "leaves": leaves, "centers": p}
+                    measured.append(record | (own if title in MINE else {}))
                     centers = f"{p:7,} centers  {why}" if p else ""
                     seconds = f"{took[0]:8.1f} s {took[1]:8.1f} s of the processor"
                     print(f"  {title:28} {score:7.5f} {seconds} {held / 2**20:8,.0f} MiB {centers}", flush=True)
@@ -353,6 +372,7 @@ def main() -> None:
             lost = 100 * (np.array(scores[best]) - defaults)
             splits = ", ".join(f"{one:+.2f}" for one in lost)
             print(f"  {lost.mean():+.2f} points from the defaults to {best} ({splits})", flush=True)
+    add_run(args.results, measured)
 
 
 if __name__ == "__main__":

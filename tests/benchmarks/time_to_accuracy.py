@@ -272,6 +272,7 @@ def main() -> None:
     parser.add_argument("--eigensystem", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--side")
+    parser.add_argument("--results", type=Path, help="add this run to a file of docs/results")
     options = parser.parse_args()
     if options.eigensystem:
         eigensystem()
@@ -279,11 +280,17 @@ def main() -> None:
     if options.side:
         run_side(options)
         return
+    from tests.benchmarks.results import (
+        add_run,
+        spread,
+    )  # not in the processes of sides, which start this file by its path
+
     package = importlib.util.find_spec("streamkern")
     assert package is not None
     compileall.compile_dir(Path(str(package.origin)).parent, quiet=1)  # as an installation does
     reached: dict[str, dict[float, list[float]]] = {name: {a: [] for a in options.accuracy} for name in options.sides}
     ends: dict[str, list[float]] = {name: [] for name in options.sides}
+    others: dict[str, list[dict[str, float]]] = {name: [] for name in options.sides}
     for repeat in range(options.repeats):
         for side in options.sides:
             command = [sys.executable, __file__, "--side", side, "--centers", str(options.centers)]
@@ -297,6 +304,7 @@ def main() -> None:
             ]
             told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
             ends[side].append(told["passes"][-1][0])
+            others[side].append({"setup": told["setup"], "peak": told["peak"]})
             times = []
             for goal in options.accuracy:
                 spent = next((spent for accuracy, spent in told["passes"] if accuracy >= goal), float("inf"))
@@ -307,14 +315,38 @@ def main() -> None:
             print(f"{side:<19} {', '.join(times)}   {held}   {passes}", flush=True)
     for side, found in ends.items():
         print(f"{side:<19} ends at {statistics.mean(found):.2%} ({min(found):.2%} to {max(found):.2%})")
+    beside: dict[str, dict[str, Any]] = {side: {} for side in options.sides}
     ours_first = next((side for side in options.sides if side.startswith("streamkern")), None)
     for name in options.sides:
         for goal in options.accuracy if ours_first and name != ours_first else ():
             pairs = zip(reached[ours_first][goal], reached[name][goal], strict=True)
             ratios = [b / a for a, b in pairs if a < float("inf")]
             if ratios:
-                spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-                print(f"{name} / {ours_first}, to {goal:.1%}: {spread}")
+                ends_of = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+                print(f"{name} / {ours_first}, to {goal:.1%}: {ends_of}")
+                beside[name][str(goal)] = spread(ratios)
+    add_run(
+        options.results, [values(side, reached[side], ends[side], others[side], beside[side]) for side in options.sides]
+    )
+
+
+def values(
+    side: str,
+    reached: dict[float, list[float]],
+    ends: list[float],
+    others: list[dict[str, float]],
+    ratios: dict[str, Any],
+) -> dict[str, Any]:
+    """Return the results of a side; a goal that a draw did not reach is None."""
+    seconds = {str(goal): [None if s == float("inf") else s for s in times] for goal, times in reached.items()}
+    return {
+        "side": side,
+        "seconds": seconds,
+        "before_training_seconds": [one["setup"] for one in others],
+        "peak_mib": [round(one["peak"]) for one in others],
+        "end_accuracy": ends,
+        "ratio": ratios,
+    }
 
 
 def _process_start() -> float:

@@ -1,0 +1,571 @@
+"""Draws numbers of pages from docs/results: ``python docs/measurements.py`` rewrites the marked blocks of all pages.
+
+A file of results is a list of runs, as ``tests/benchmarks/results.py`` writes them: command, date, machine, load,
+versions, commit and values. A value is a number, a list (one of each repetition), or an object with median, low and
+high; null was not measured. A block of a page begins with ``<!--results:NAME-->`` and ends with ``<!--end-->``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent
+RESULTS = DOCS / "results"
+PAGES = (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("*/*.md")))
+BLOCK = re.compile(r"(<!--results:([\w-]+)-->\n).*?(<!--end-->)", re.DOTALL)
+OURS = "streamkern"
+Record = dict[str, Any]
+
+
+class Value:
+    """Format a measured value, a spread as ``median (low to high)``, repetitions one after another."""
+
+    def __init__(self, found: Any) -> None:
+        self.found = found
+
+    def __getitem__(self, name: str) -> Value:
+        return Value(self.found[name])
+
+    def __format__(self, spec: str) -> str:
+        found = self.found
+        if found is None:
+            return "not measured"
+        if isinstance(found, list):
+            texts = ["not reached" if one is None else format(one, spec) for one in found]
+            return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
+        if isinstance(found, dict):
+            low, high = (format(found[end], spec) for end in ("low", "high"))
+            return f"{found['median']:{spec}} ({low} to {high})" if "median" in found else f"{low} to {high}"
+        return format(found, "" if isinstance(found, str) else spec)
+
+
+def runs(file: str) -> list[Record]:
+    """Return the runs of a file of results."""
+    found: list[Record] = json.loads((RESULTS / f"{file}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def records(file: str, **where: Any) -> list[Record]:
+    """Return the values of all runs, each with the processor and the date of its run."""
+    return [
+        {"processor": processor(run["machine"]), "date": run["date"]} | record
+        for run in runs(file)
+        for record in run["values"]
+        if where.items() <= record.items()
+    ]
+
+
+def processor(machine: str) -> str:
+    """Return the short name that the pages use for a machine."""
+    found = re.search(r"\((?:family \d+, model )?(.*?)\)", machine)
+    return machine if found is None else f"Xeon {found[1]}" if found[1].isdigit() else found[1]
+
+
+def filled(template: str, record: Record) -> str:
+    """Fill a template with a record's values."""
+    return template.format_map({name: Value(value) for name, value in record.items()})
+
+
+def grid(headings: list[str], rows: list[list[str]]) -> str:
+    """Return a table in Markdown: words to the left, numbers to the right."""
+    numeric = [all(re.match(r"\*{0,2}[-+]?\d|$|not measured", row[i]) for row in rows) for i in range(len(headings))]
+    rule = ["---:" if right else "---" for right in numeric]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [headings, rule, *rows])
+
+
+def source(*files: str, **where: Any) -> str:
+    """Return where numbers come from: the files, which have the commands, processors, days and other work."""
+    used = [run for file in files for run in runs(file) if any(where.items() <= each.items() for each in run["values"])]
+    places = dict.fromkeys(
+        ", ".join(filter(None, (processor(run["machine"]), run["date"], run["load"]))) for run in used
+    )
+    return f"{', '.join(f'[{file}.json](results/{file}.json)' for file in files)}: {'; '.join(places)}."
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with a line for each record.
+
+    Args:
+        file: of results.
+        columns: heading and template of each column.
+        where: values that a record must have.
+    """
+
+    file: str
+    columns: dict[str, str]
+    where: Record = field(default_factory=dict)
+
+    def __call__(self) -> str:
+        rows = [[filled(each, record) for each in self.columns.values()] for record in records(self.file, **self.where)]
+        return f"{grid([*self.columns], rows)}\n\n{source(self.file, **self.where)}"
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence with a part for each record.
+
+    Args:
+        file: of results.
+        template: of a part.
+        where: values that a record must have.
+        head: words before the parts.
+    """
+
+    file: str
+    template: str
+    where: Record = field(default_factory=dict)
+    head: str = ""
+
+    def __call__(self) -> str:
+        parts = "; ".join(filled(self.template, record) for record in records(self.file, **self.where))
+        return f"{self.head}{parts}. {source(self.file, **self.where)}"
+
+
+# ------------------------------------------------------------------------------------------------------------ tables
+
+PREDICTED = {
+    "housing": "price of a district in California",
+    "casp": "distance of a predicted protein from the true one",
+    "adult": "income above 50,000",
+    "diamonds": "price, in logarithms",
+    "fars": "injury in a fatal accident, of eight kinds",
+    "proteins": "related pair of proteins, one in a hundred",
+    "flights": "minutes of delay on arrival",
+    "covtype": "kind of forest, of seven",
+}
+TREES = ("LightGBM", "LightGBM, 3,000 trees", "LightGBM, 45 large trees", "XGBoost", "HistGradientBoosting")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One table: the record of this library, and those of boosted trees by their names."""
+
+    name: str
+    ours: Record
+    trees: dict[str, Record]
+
+    @property
+    def strongest(self) -> Record:
+        """The boosted trees with the best score."""
+        return max(self.trees.values(), key=lambda record: record["score"])
+
+    @property
+    def won(self) -> bool:
+        """Whether this library has the better score."""
+        return bool(self.ours["score"] > self.strongest["score"])
+
+    def score(self, record: Record | None) -> str:
+        """Return a score, bold if it is the best."""
+        if record is None:
+            return "not measured"
+        text = f"{record['score']:.{5 if self.name == 'proteins' else 4}f}"
+        return f"**{text}**" if record["score"] == max(self.ours["score"], self.strongest["score"]) else text
+
+
+def compared() -> list[Compared]:
+    """Return the tables in the order of the results."""
+    found: dict[str, dict[str, Record]] = {}
+    for record in records("tables"):
+        found.setdefault(record["table"], {})[record["model"]] = record
+    return [
+        Compared(name, models[OURS], {title: models[title] for title in TREES if title in models})
+        for name, models in found.items()
+    ]
+
+
+def others(each: Compared) -> list[Record | None]:
+    """Return the trees of a table, with one of the larger settings of LightGBM."""
+    larger = each.trees.get("LightGBM, 3,000 trees") or each.trees.get("LightGBM, 45 large trees")
+    return [each.trees.get("LightGBM"), larger, each.trees.get("XGBoost"), each.trees.get("HistGradientBoosting")]
+
+
+MODELS = [OURS, "LightGBM", "larger LightGBM", "XGBoost", "scikit-learn"]
+
+
+def tables() -> str:
+    """Return scores of all models on the whole tables."""
+    rows = [
+        [f"{each.name}, {each.ours['metric']}", *(each.score(record) for record in (each.ours, *others(each)))]
+        for each in compared()
+    ]
+    return f"{grid(['table, score', *MODELS], rows)}\n\n{source('tables')}"
+
+
+def tables_seconds() -> str:
+    """Return the seconds of all models, those of the larger LightGBM by the clock."""
+    rows = []
+    for each in compared():
+        found = [record or {} for record in (each.ours, *others(each))]
+        seconds = [record.get("processor_seconds", record.get("clock_seconds")) for record in found]
+        rows.append([each.name, *(f"{Value(one):.0f}" for one in seconds)])
+    clock = [f"{name}, by the clock" if name.startswith("larger") else name for name in MODELS]
+    return grid(["seconds", *clock], rows)
+
+
+def tables_described() -> str:
+    """Return what a table predicts, its size and that of this library's model."""
+    names = ("rows", "columns", "leaves", "centers", "memory_mib")
+    rows = [[each.name, PREDICTED[each.name], *(f"{each.ours[name]:,}" for name in names)] for each in compared()]
+    return grid(["table", "predicted", "rows", "columns", "leaves", "centers", "MiB"], rows)
+
+
+def tables_summary() -> str:
+    """Return how many of the tables this library wins, and what it costs."""
+    found = compared()
+    won = sum(each.won for each in found)
+    lost = [each.name for each in found if not each.won]
+    ours = [each.ours["processor_seconds"] for each in found]
+    light = [each.trees["LightGBM"]["processor_seconds"] for each in found]
+    return (
+        f"With its defaults streamkern is better than the strongest trees on {won} of {len(found)} tables and worse on "
+        f"{', '.join(lost[:-1])} and {lost[-1]}. A fit takes {min(ours):.0f} to {max(ours):.0f} s of the processor, "
+        f"LightGBM's with its defaults {min(light):.0f} to {max(light):.0f} s."
+    )
+
+
+def tables_short() -> str:
+    """Return each table's score and that of the strongest trees."""
+    rows = []
+    for each in compared():
+        trees = each.strongest["model"].split(",")[0].replace("HistGradientBoosting", "scikit-learn")
+        score = f"{each.ours['metric']} {each.score(each.ours)}"
+        rows.append([each.name, f"{each.ours['rows']:,}", score, f"{each.score(each.strongest)} {trees}"])
+    return grid(["table", "rows", OURS, "strongest trees"], rows)
+
+
+def small_summary() -> str:
+    """Return on how many small tables this library is at least as good as LightGBM with its defaults."""
+    found = records("small_tables", further_test_rows=0)
+    counts, sizes = (" / ".join(f"{each[name]:,}" for each in found) for name in ("at_least", "rows"))
+    return (
+        f"On {found[0]['tables']} smaller tables of {sizes} rows, streamkern is at least as good as LightGBM "
+        f"with its defaults on {counts}."
+    )
+
+
+def preprocessing() -> str:
+    """Return what the automatic preprocessing, and numbers as they are, lose at most."""
+    found = records("preprocessing")
+    mean = max(each["points_lost"] for each in found)
+    single = max(lost for each in found for lost in each["points_lost_by_split"])
+    worst = max(found, key=lambda each: each["standardised"] - each["unchanged"])
+    return (
+        f"On {len(found)} tables it loses at most {mean:.1f} points to the better of the two in the mean of three "
+        f"splits, and {single:.1f} in one split; unchanged numbers lose up to "
+        f"{100 * (worst['automatic'] - worst['unchanged']):.1f} points ({worst['table']}). {source('preprocessing')}"
+    )
+
+
+def streaming() -> str:
+    """Return the ratios of each kind of rows and processor: medians of all runs, and the range of their pairs."""
+    found: dict[tuple[str, str], list[Record]] = {}
+    for record in records("streaming", side="disk"):
+        found.setdefault((record["dtype"], record["processor"]), []).append(record)
+    rows = []
+    for (dtype, name), each in found.items():
+        medians = Value([record["ratio"]["median"] for record in each])
+        low, high = min(r["ratio"]["low"] for r in each), max(r["ratio"]["high"] for r in each)
+        waits = Value([record["waiting"] for record in each])
+        rows.append([dtype, name, f"{medians:.2f} ({low:.2f} to {high:.2f})", f"{waits:.1%}"])
+    return f"{grid(['stored as', 'processor', 'disk / memory', 'waiting'], rows)}\n\n{source('streaming')}"
+
+
+def factor() -> str:
+    """Return one line for each size, with precisions and processors beside one another."""
+    found = {(each["n"], each["processor"], each["dtype"]): each for each in records("factor")}
+    kinds = list(dict.fromkeys((place, dtype) for _, place, dtype in found))
+    template = "{ms:,.0f} ({lapack_ratio:.2f})"
+    rows = [
+        [f"{n:,}", *(filled(template, found[n, *kind]) for kind in kinds)]
+        for n in dict.fromkeys(key[0] for key in found)
+    ]
+    return f"{grid(['n', *(', '.join(kind) for kind in kinds)], rows)}\n\n{source('factor')}"
+
+
+def around() -> str:
+    """Return scores just below and above the rows of one model."""
+    names = ["housing", "CASP", "adult", "flights", "covtype"]
+    rows = [[f"{r['rows']:,}", *(f"{r[name]:.3f}" for name in names)] for r in records("around_10000")]
+    return f"{grid(['rows to fit', *names], rows)}\n\n{source('around_10000')}"
+
+
+def leaves_before() -> str:
+    """Return the scores of both defaults on each table."""
+    names = ["housing", "CASP", "adult", "diamonds", "fars", "proteins", "flights", "covtype"]
+    rows = [[r["default"], *(f"{r[name]['score']:.4f}" for name in names)] for r in records("leaves_before")]
+    return f"{grid(['default', *names], rows)}\n\n{source('leaves_before')}"
+
+
+SIDES = {
+    "streamkern": "`EigenPro`, Laplace kernel",
+    "published": "EigenPro 3 as published",
+    "cg": "conjugate gradients (Falkon)",
+    "streamkern-gaussian": "`Direct`, Gaussian kernel",
+    "nystroem": "scikit-learn's Nystroem and Ridge, the same centers",
+}
+
+
+def time_to_accuracy() -> str:
+    """Return the seconds of each side to two accuracies."""
+    rows = []
+    for each in records("time_to_accuracy"):
+        seconds = (each["seconds"].get(goal) for goal in ("0.863", "0.875"))
+        reached = ("" if found is None else f"{Value(found):.1f}" for found in seconds)
+        rows.append([SIDES[each["side"]], *reached, filled("{peak_mib:,}", each), filled("{end_accuracy:.2%}", each)])
+    headings = ["model", "s to 86.3%", "s to 87.5%", "peak, MiB", "at its end"]
+    return f"{grid(headings, rows)}\n\n{source('time_to_accuracy')}"
+
+
+def time_to_published() -> str:
+    """Return one line for each run of this library beside EigenPro 3 as published."""
+    headings = ["processor", "streamkern, s", "of which before training", "EigenPro 3 as published, s", "ratio"]
+    rows = []
+    for run in runs("time_to_published"):
+        ours, theirs = ({name: Value(each) for name, each in record.items()} for record in run["values"])
+        times = [f"{each['seconds']['0.863']:.1f}" for each in (ours, theirs)]
+        before, ratio = f"{ours['before_training_seconds']:.1f}", f"{theirs['ratio']['0.863']:.1f}"
+        rows.append([processor(run["machine"]), times[0], before, times[1], ratio])
+    return f"{grid(headings, rows)}\n\n{source('time_to_published')}"
+
+
+def workers() -> str:
+    """Return one line for each quantity, one column for each run."""
+    names = {
+        "a step beyond its arithmetic, ms": "step_ms",
+        "one worker against one thread": "one_worker",
+        "two workers against one": "two_workers",
+        "two threads against one": "two_threads",
+        "two plain processes against one": "two_processes",
+    }
+    found = records("workers")
+    spec = {"step_ms": ".1f"}
+    rows = [[title, *(f"{Value(r[key]):{spec.get(key, '.2f')}}" for r in found)] for title, key in names.items()]
+    return f"{grid(['', *(r['processor'] for r in found)], rows)}\n\n{source('workers')}"
+
+
+# ------------------------------------------------------------------------------------------------------------ blocks
+
+PEAK = {"peak memory": "{peak_mib:,.0f} MiB", "projected": "{projected_mib:,.0f} MiB"}
+SCALE = {
+    "pipeline": "`{pipeline}`",
+    "rows": "{rows:,}",
+    "minutes": "{minutes:.1f}",
+    "µs a row": "{row_us:.2f}",
+    "peak, MiB": "{peak_mib}",
+    "projected": "{projected_mib}",
+    "waiting for data": "{waiting:.1%}",
+    "test accuracy": "{accuracy:.2%}",
+}
+BLOCKS: dict[str, Callable[[], str]] = {
+    "tables": tables,
+    "tables-summary": tables_summary,
+    "tables-short": tables_short,
+    "tables-seconds": tables_seconds,
+    "tables-described": tables_described,
+    "small-summary": small_summary,
+    "preprocessing": preprocessing,
+    "streaming": streaming,
+    "leaves-before": leaves_before,
+    "around-10000": around,
+    "workers": workers,
+    "time-to-accuracy": time_to_accuracy,
+    "time-to-published": time_to_published,
+    "ceiling": Table(
+        "ceiling",
+        {
+            "d": "{d:,}",
+            "processor": "{processor}",
+            "block, ms": "{block_ms:.0f}",
+            "of the product's rate": "{gemm_ratio:.2f}",
+            "of the floor": "{floor_ratio:.2f}",
+            "NumPy / block": "{numpy_ratio:.1f}",
+            "best tiled PyTorch / block": "{torch_tiled_ratio:.1f}",
+        },
+        {"c": 10},
+    ),
+    "factor": factor,
+    "fashion": Table(
+        "fashion",
+        {
+            "centers": "{centers:,}",
+            "accuracy": "{accuracy:.2%}",
+            "EigenPro 3's paper": "{paper_accuracy:.2%}",
+            "setup, s": "{setup_seconds:.1f}",
+            "training, s": "{training_seconds:.1f}",
+            **PEAK,
+        },
+    ),
+    "nystroem": Table(
+        "nystroem", {"centers": "{centers:,}", "streamkern": "{ours:.2%}", "Nystroem and Ridge": "{sklearn:.2%}"}
+    ),
+    "scale": Table("scale", SCALE),
+    "fars": Table("fars", {"model": "{model}", "three splits": "{score:.4f}", "mean": "{mean:.4f}"}),
+    "small-tables": Table(
+        "small_tables",
+        {
+            "rows": "{rows:,}",
+            "further rows to test": "{further_test_rows:,}",
+            "at least LightGBM's score": "{at_least} of {tables}",
+            "within 0.005 of it": "{within}",
+            "score beyond, mean": "{mean_beyond:.3f}",
+            "processor s": "{processor_seconds}",
+        },
+    ),
+    "small-tables-furthest": Table(
+        "small_tables_furthest", {"table": "{table}", "streamkern": "{ours:.3f}", "LightGBM": "{lightgbm:.3f}"}
+    ),
+    "table-stream": Sentence(
+        "table_stream",
+        "{rows:,} rows take {minutes:.1f} minutes and {peak_mib} MiB at the peak, {projected_mib} projected: "
+        "{target_means_seconds} s for mean targets, {statistics_seconds} s for each of three sweeps for statistics, "
+        "{kernel_seconds} s for the kernel, {training_seconds} s for training, {scoring_seconds} s for scoring",
+    ),
+    "metric-stream": Table(
+        "metric_stream",
+        {
+            "rows": "{rows:,}",
+            "kernel": "{kernel}",
+            "processor s": "{processor_seconds:.1f}",
+            "MiB": "{peak_mib}",
+            "R²": "{r2:.3f}",
+        },
+    ),
+    "noise": Sentence(
+        "noise",
+        "To gather and scale {rows:,} rows of {columns} bytes and add noise takes {ours_ms:.1f} ms of one core; "
+        "NumPy's generator alone takes {numpy_ms} ms",
+    ),
+    "ingest": Table(
+        "ingest",
+        {
+            "to": "{to}",
+            "as it was, MB/s": "{plain} ({plain_clock})",
+            "shuffled, MB/s": "{shuffled} ({shuffled_clock})",
+        },
+    ),
+    "predict": Table(
+        "predict",
+        {
+            "centers": "{centers:,}",
+            "rows a second": "{rows_per_second:,}",
+            "of the engine's rate": "{ratio:.2f}",
+            "by processor time": "{cpu_ratio:.2f}",
+            "peak memory": "{peak_mib} MiB",
+        },
+    ),
+    "partition": Table(
+        "partition",
+        {
+            "table": "{table}",
+            "rows": "{rows:,}",
+            "error, one model": "{error_one:.3f}",
+            "error, leaves": "{error_leaves:.3f} ({leaves})",
+            "processor s": "{processor_one:.1f}, {processor_leaves:.1f}",
+            "µs a row": "{row_us_one:.1f}, {row_us_leaves:.1f}",
+        },
+    ),
+    "partition-questions": Sentence(
+        "partition_questions",
+        "{ratio:.1f} for rows: {rows}",
+        head="A call of `Predictor` with 32 leaves, relative to one model: ",
+    ),
+    "hundred-million": Table(
+        "hundred_million",
+        {
+            "model": "{model}",
+            "processor": "{processor}",
+            "accuracy": "{accuracy:.1%}",
+            "s": "{seconds}",
+            "processor s": "{processor_seconds}",
+            "peak memory": "{peak_mib} MiB",
+        },
+    ),
+    "split-products": Sentence(
+        "split_products",
+        "Six products of bfloat16 have errors of at most {bfloat16_error:.1e} of Σ|x z|, the engine {engine_error:.1e} "
+        "(d = {d}); the engine takes {one_thread:.2f} times as long on one thread, {two_threads:.2f} on two",
+    ),
+    "eigensystem": Sentence(
+        "eigensystem",
+        "The top {pairs} pairs of {rows:,} rows take {ours:.2f} of the processor's time of all pairs by LAPACK, whose "
+        "own top {pairs} take {lapack_top:.2f}",
+    ),
+    "slopes": Sentence("slopes", "{size} {all:.2f} and {last:.2f}", head="Over all sizes and the last two: "),
+    "startup": Sentence("startup", "{what} {seconds:.2f}", head="Seconds of a new process: "),
+    "calls": Sentence("calls", "`{call}` {d18:.2f} at d = 18, {d784:.2f} at 784", head="Two threads against one: "),
+    "decoding": Table(
+        "decoding",
+        {
+            "chunks are decoded": "{way}",
+            "GB/s of a core": "{gb_per_second:.2f}",
+            "training speed, relative to memory": "{ratio:.2f}",
+            "waiting for data": "{waiting:.0%}",
+        },
+    ),
+    "scaling-constants": Sentence("scaling", "{what} {ms:.2f}", {"kind": "constant"}, "Processor ms: "),
+    "scaling-predicted": Sentence(
+        "scaling",
+        "{workers} workers {predicted_ms:.1f} and {measured_ms:.1f}",
+        {"kind": "predicted"},
+        "A step, predicted and measured ms: ",
+    ),
+    "scaling-simulated": Table(
+        "scaling",
+        {
+            "centers": "{centers:,}",
+            "workers": "{workers:,}",
+            "ms a step": "{tree_ms:,}",
+            "of ideal": "{tree_share:.0%}",
+            "star": "{star_share:.0%}",
+            "hours a pass": "{tree_hours:.1f}",
+        },
+        {"kind": "simulated"},
+    ),
+    "leaf-workers": Sentence(
+        "leaf_workers",
+        "{rows:,} rows in {leaves} leaves: {one_worker:.1f} s with one worker ({one_predicted:.1f} predicted), "
+        "{two_workers:.1f} s with two ({two_predicted:.1f}); a leaf takes {leaf_seconds:.2f} s, and {driver_ms} ms of "
+        "the driver",
+        {"kind": "measured"},
+    ),
+    "leaf-runs": Table(
+        "leaf_workers",
+        {
+            "processor": "{processor}",
+            "one worker, s": "{one_worker:.1f}",
+            "two workers, s": "{two_workers:.1f}",
+            "ratio": "{ratio:.2f}",
+        },
+        {"kind": "run"},
+    ),
+    "leaf-simulated": Sentence(
+        "leaf_workers", "{workers:,} workers {seconds:,} s, {share:.0%} of the ideal", {"kind": "simulated"}
+    ),
+}
+
+
+def drawn(page: Path) -> str:
+    """Return a page with its blocks drawn anew."""
+    results = f"]({os.path.relpath(RESULTS, page.parent)}/"
+    text = page.read_text(encoding="utf-8")
+    return BLOCK.sub(lambda at: f"{at[1]}\n{BLOCKS[at[2]]().replace('](results/', results)}\n\n{at[3]}", text)
+
+
+def main() -> None:
+    """Rewrite the pages whose blocks are not current."""
+    for page in PAGES:
+        if (now := drawn(page)) != page.read_text(encoding="utf-8"):
+            page.write_text(now, encoding="utf-8")
+            sys.stdout.write(f"{page.relative_to(DOCS.parent)}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""The numbers of the front pages are those of docs/results, or stand in a short list of what is not measured."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.benchmarks import results
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+FILES = sorted((DOCS / "results").glob("*.json"))
+PAGES = {"README.md": ROOT / "README.md"} | {name: DOCS / name for name in ("measured.md", "performance.md")}
+NOT_MEASURED = {
+    "README.md": {
+        "3.11": "the oldest Python",
+        "0.95": "the promise that tests/benchmarks/streaming.py holds to",
+        **{year: "when a paper appeared" for year in ("2016", "2017", "2018", "2022", "2023")},
+    },
+    "measured.md": {
+        "1,000": "settings of a run",
+        "2,000": "",
+        "5,000": "",
+        "8,000": "",
+        "20": "",
+        "784": "",
+        "86.3%": "the accuracy to reach",
+        "0.01": "the scales that a pipeline generates",
+        "300": "",
+        "18": "columns of generated rows",
+        "6": "values of a generated column",
+        "20,000": "",
+        "10,000": "the rows of one model",
+    },
+    "performance.md": {
+        "0": "bounds, and slopes that a formula expects",
+        "1": "",
+        "2": "operations, in a formula",
+        "30": "operations of loops, and days between assumed failures",
+        "4,096": "settings",
+        "10,000": "",
+        "5,000": "",
+        "784": "",
+        "256": "",
+        "1,000": "",
+        "192": "",
+        "10": "the assumed network and scatter",
+        "0.1": "",
+        "10%": "",
+        "20": "",
+        "5": "",
+        "16": "",
+        "128": "the most tasks of a sweep",
+    },
+}
+"""Numbers outside drawn blocks, code and links, and what they are; an empty reason is that of the line above."""
+NUMBER = re.compile(r"(?<![\w.²])\d+(?:,\d{3})*(?:\.\d+)?%?")
+
+
+@pytest.fixture(scope="module")
+def measurements() -> ModuleType:
+    """docs/measurements.py, as a module."""
+    spec = importlib.util.spec_from_file_location("measurements", DOCS / "measurements.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["measurements"] = module  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_pages_show_the_results(measurements: ModuleType):
+    stale = [page.name for page in measurements.PAGES if page.read_text(encoding="utf-8") != measurements.drawn(page)]
+    assert stale == [], "run python docs/measurements.py"
+
+
+def test_every_block_and_every_file_is_drawn(measurements: ModuleType):
+    texts = "".join(page.read_text(encoding="utf-8") for page in measurements.PAGES)
+    assert {found[2] for found in measurements.BLOCK.finditer(texts)} == set(measurements.BLOCKS)
+    linked = set(re.findall(r"\[(\w+)\.json\]\(", texts))
+    assert linked == {file.stem for file in FILES}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_run_says_how_and_where_it_was_measured(file: Path):
+    text = file.read_text(encoding="utf-8")
+    for run in json.loads(text):
+        assert list(run) == ["command", "date", "machine", "load", "versions", "commit", "values"]
+        assert re.match(r"(python|streamkern) ", run["command"])
+        assert date.fromisoformat(run["date"]) >= date(2026, 11, 1)
+        assert re.fullmatch(r"(AMD|Intel) .*\(.+\), \d+ cores", run["machine"])
+        assert run["values"]
+    assert text == results.dumped(json.loads(text))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_numbers_of_a_page_are_drawn_or_not_measured(name: str, measurements: ModuleType):
+    text = measurements.BLOCK.sub("", PAGES[name].read_text(encoding="utf-8"))
+    for pattern in (r"(?ms)^```.*?^```$", r"`[^`]*`", r"\]\([^)]*\)", r"<!--.*?-->", r"ADR\s+\d+", r"EigenPro \d",
+                    r"Figure \d", r"(?m)^\d\."):  # fmt: skip
+        text = re.sub(pattern, " ", text)
+    assert set(NUMBER.findall(text)) == set(NOT_MEASURED[name])
+
+
+def test_the_front_pages_are_short():
+    words = {name: len(page.read_text(encoding="utf-8").split()) for name, page in PAGES.items()}
+    assert words["README.md"] <= 800
+    assert words["measured.md"] + words["performance.md"] <= 4000
+
+
+def test_losses_stand_beside_wins(measurements: ModuleType):
+    readme, tables = PAGES["README.md"].read_text(encoding="utf-8"), measurements.compared()
+    assert len(tables) == 8
+    for table in tables:
+        line = next(line for line in readme.splitlines() if line.startswith(f"| {table.name} |"))
+        scores = [float(found) for found in re.findall(r"\d\.\d{4,5}", line)]
+        assert scores == [table.ours["score"], table.strongest["score"]]
+        assert table.won == (scores[0] > scores[1])
+        assert table.won or table.name in readme.split("worse on")[1].split(".")[0]
+
+
+def test_the_picture_of_trees_is_the_one_its_script_draws(tmp_path: Path):
+    subprocess.run([sys.executable, DOCS / "img" / "trees.py", tmp_path / "trees.svg"], check=True)
+    assert (tmp_path / "trees.svg").read_bytes() == (DOCS / "img" / "trees.svg").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (0.955, "0.95"),
+        ([4.8, None], "4.80 and not reached"),
+        ([1, 2, 3], "1.00, 2.00 and 3.00"),
+        ({"median": 2, "low": 1, "high": 4}, "2.00 (1.00 to 4.00)"),
+        ({"low": 1, "high": 4}, "1.00 to 4.00"),
+        (None, "not measured"),
+        ("uint8", "uint8"),
+    ],
+)
+def test_a_value_is_shown_with_its_spread(found: object, text: str, measurements: ModuleType):
+    assert f"{measurements.Value(found):.2f}" == text
+
+
+def test_a_benchmark_adds_its_run_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = tmp_path / "slopes.json"
+    script = ROOT / "tests" / "benchmarks" / "slopes.py"
+    monkeypatch.setattr(sys, "argv", [str(script), "--only", "n", "--results", str(file), "--rounds", "3"])
+    results.add_run(file, [{"size": "rows", "all": results.spread([1.0, 2.0, 4.0])}])
+    results.add_run(file, [{"size": "rows", "all": 1.0}])
+    first, second = json.loads(file.read_text(encoding="utf-8"))
+    assert first["command"].endswith("slopes.py --only n --rounds 3") or first["command"].endswith(
+        "--only n --rounds 3"
+    )
+    assert first["values"] == [{"size": "rows", "all": {"median": 2.0, "low": 1.0, "high": 4.0}}]
+    assert second["values"] == [{"size": "rows", "all": 1.0}]
+    assert "numpy" in first["versions"]
+    results.add_run(None, [])
+
+
+@pytest.mark.parametrize(
+    ("lines", "name"),
+    [
+        ("cpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC", "AMD EPYC (Zen 5)"),
+        ("cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC 9654", "AMD EPYC (Zen 4)"),
+        ("cpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC", "AMD EPYC (Zen 3)"),
+        (
+            "cpu family\t: 6\nmodel\t\t: 207\nmodel name\t: Intel(R) Xeon(R) Processor",
+            "Intel Xeon (family 6, model 207)",
+        ),
+    ],
+)
+def test_a_machine_has_one_name(lines: str, name: str):
+    assert results.machine(f"{lines}\n\n{lines}").startswith(f"{name}, ")
