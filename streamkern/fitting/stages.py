@@ -23,6 +23,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.row_compatibility import require_same_scaling, require_training_columns
 from streamkern.data.statistics import Statistics, require_range
 from streamkern.data.targets import Classes, Indicators, encoding_to_json
+from streamkern.defaults import MEDIAN_ROWS
 from streamkern.engine.device import Device
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import NumericalError
@@ -315,7 +316,7 @@ def _centers_memory(shape: FitShape) -> int:
 
 
 def _median_work(shape: FitShape) -> StageWork:
-    looked = min(median_bandwidth.MEDIAN_ROWS, shape.dataset.base_rows)
+    looked = min(MEDIAN_ROWS, shape.dataset.base_rows)
     pairs = Operations(numbers=0.5 * shape.size.d * looked**2)
     return StageWork(looked, 1, shape.stored_bytes, pairs, assembled=looked, hashed=shape.stored_rows)
 
@@ -339,9 +340,7 @@ def _bandwidth(norm: int) -> Stage:
         when=asked_for,
         memory=_centers_memory,
         work=_median_work,
-        why=lambda shape: (
-            f"bandwidth: the median distance of {median_bandwidth.MEDIAN_ROWS:,} rows, once they are read",
-        ),
+        why=lambda shape: (f"bandwidth: the median distance of {MEDIAN_ROWS:,} rows, once they are read",),
     )
 
 
