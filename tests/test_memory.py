@@ -321,7 +321,7 @@ def test_sizes_are_read(text: str | int, size: int) -> None:
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "much", "-1GiB", "8 gibibytes", "0", 0, -5, "1GiB2", 2.5, float("nan")])
+@pytest.mark.parametrize("text", ["", "much", "-1GiB", "5 PiB", "8 gibibytes", "0", 0, -5, "1GiB2", 2.5, float("nan")])
 def test_what_is_no_size_is_refused(text: str | int) -> None:
     with pytest.raises(sk.UsageError, match="size"):
         parse_bytes(text)

@@ -177,14 +177,6 @@ def test_estimators_take_it():
     assert model.get_params()["solver"] == "auto"
 
 
-def test_another_word_is_refused():
-    with pytest.raises(sk.UsageError, match="best") as caught:
-        sk.Pipeline(train=rows(), centers=sk.Uniform(5), solver="best")
-    assert "auto" in (caught.value.expected or "")
-    with pytest.raises(sk.UsageError, match="best"):
-        sk.KernelClassifier(solver="best").fit(rows())
-
-
 @pytest.mark.parametrize("centers", [sk.AllRows(), sk.Uniform(600)], ids=["stored", "drawn"])
 def test_every_row_a_center_needs_no_projection_where_no_float32_factor_fits(centers: Any):
     job = sk.Pipeline(train=rows(), kernel=sk.Laplace(2.0), centers=centers, solver="auto", dtype="float32")

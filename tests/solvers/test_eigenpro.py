@@ -339,13 +339,3 @@ def test_the_average_weighs_late_iterates():
     assert weights.sum() == pytest.approx(1)
     assert mean[0] == pytest.approx(weights @ np.arange(1, 101))
     assert weights[50:].sum() > 0.97
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"epochs": 0}, {"projection": "nearly"}, {"q": 0}, {"batch": -1}, {"step": 0.0}, {"step": np.nan},
-     {"patience": 0}, {"projection_products": -1}],
-)  # fmt: skip
-def test_settings_out_of_range(settings: dict[str, Any]):
-    with pytest.raises(UsageError, match=next(iter(settings))):
-        EigenPro(**settings)
