@@ -540,7 +540,7 @@ atexit.register(print, "closed")
 """
         + PIPELINE
     )
-    done = subprocess.run([*MODULE, "plan", "mine.py"], capture_output=True, text=True)
+    done = subprocess.run([*MODULE, "plan", "mine.py", "--help"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("closed\n")
     assert len(done.stdout.splitlines()) > 3
