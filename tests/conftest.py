@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import multiprocessing
 import multiprocessing.util
 import os
@@ -19,6 +20,8 @@ from hypothesis import given, settings
 from hypothesis.strategies import just
 
 from streamkern.costs import machine_speed as calibrate
+from streamkern.costs.machine_speed import Prices
+from streamkern.engine.operation_counts import Operations
 from streamkern.memory import release_free_memory
 from tests.starter import COMMANDS, NAMES, TIMED, Command, starter
 
@@ -100,6 +103,17 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp")))
         patch.setattr(tempfile, "tempdir", None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def known_prices() -> Iterator[None]:
+    """Plans are priced without a measurement, which takes three seconds for each new shape; commands do measure."""
+    prices = Prices(Operations(*[1e-10] * 11), step=1e-4, row=1e-7, moments=1e-7, byte=1e-9)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("plan", "tune"):  # the package's functions of these names hide the modules
+            module = importlib.import_module(f"streamkern.runs.{name}")
+            patch.setattr(module, "measured_prices", lambda *_: prices)
         yield
 
 

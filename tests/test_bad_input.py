@@ -170,22 +170,5 @@ def test_an_unknown_label_at_test_time_names_label_and_row(
         assert word in told, told
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "value"),
-    [
-        (sk.EigenPro, "epochs", 1.5), (sk.EigenPro, "batch", 100.0), (sk.EigenPro, "projection_products", 0.5),
-        (sk.EigenPro1, "q", 2.5), (sk.EigenPro2, "s", "300"), (sk.SGD, "patience", float("nan")),
-        (sk.GradientDescent, "epochs", 0), (sk.SVRG, "k", 1.5), (sk.Falkon, "epochs", 2.5), (sk.Uniform, "p", 2.5),
-        (sk.Uniform, "p", True), (sk.KMeans, "p", 2.5), (sk.augment.MixUp, "bank", 1e3),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_a_count_that_is_no_whole_number_is_refused_by_its_value(kind: Callable[..., object], name: str, value: object):
-    given: dict[str, object] = {"alpha": 0.2} if kind is sk.augment.MixUp else {}
-    with pytest.raises(sk.UsageError, match=f"^{name} is {value!r}") as caught:
-        kind(**given, **{name: value})
-    assert "whole number" in str(caught.value)
-
-
 def test_a_count_of_numpy_is_one() -> None:
     assert type(sk.Uniform(np.int64(20)).p) is int

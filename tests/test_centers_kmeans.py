@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from streamkern.centers import KMeans
 from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
-from streamkern.errors import DataError, UsageError
+from streamkern.errors import DataError
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.formats import ArraySource
 
@@ -215,13 +215,6 @@ def test_a_row_that_is_not_finite_is_refused_wherever_it_lies(executors):
         with pytest.raises(DataError, match="not finite") as caught:
             KMeans(3).choose(dataset(bad), executors[1], F8)
         assert caught.value.where == f"row {row}"
-
-
-@pytest.mark.parametrize("wrong", [{"p": 0}, {"p": 3, "iterations": -1}, {"p": 3, "batch": 0}])
-def test_wrong_sizes_are_refused(wrong):
-    with pytest.raises(UsageError) as caught:
-        KMeans(**wrong)
-    assert caught.value.expected
 
 
 def test_what_was_asked_for_is_json():

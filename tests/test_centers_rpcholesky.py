@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from streamkern.centers import RPCholesky
 from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
-from streamkern.errors import DataError, UsageError
+from streamkern.errors import DataError
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.formats import ArraySource
 from streamkern.kernels import Gaussian, Kernel, Laplace
@@ -159,13 +159,6 @@ def test_a_row_that_is_not_finite_is_refused(executors):
     with pytest.raises(DataError, match="not finite") as caught:
         RPCholesky(5, Laplace(1.0)).choose(dataset(X), executors[0], F8)
     assert caught.value.where == "row 7"
-
-
-@pytest.mark.parametrize(("p", "subsample"), [(0, None), (5, 4)])
-def test_wrong_sizes_are_refused(p, subsample):
-    with pytest.raises(UsageError) as caught:
-        RPCholesky(p, Laplace(1.0), subsample)
-    assert caught.value.expected
 
 
 def test_what_was_asked_for_is_json():

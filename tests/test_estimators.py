@@ -188,13 +188,6 @@ def test_polars() -> None:
     assert np.array_equal(model.predict(frame), sk.KernelRegressor().fit(X, X[:, 0]).predict(X))
 
 
-@pytest.mark.slow
-def test_weights_do_not_depend_on_threads(digits: tuple[Array, ...]) -> None:
-    X, _, y, _ = digits
-    one, two = (sk.KernelClassifier(centers=300, threads=threads).fit(X, y).model_ for threads in (1, 2))
-    assert one.weights_sha256 == two.weights_sha256
-
-
 def test_augmented_rows(digits: tuple[Array, ...]) -> None:
     X, X_test, y, y_test = digits
     train = sk.from_arrays(X, y).augment(sk.augment.GaussianNoise(1.0), copies=5)
@@ -254,31 +247,6 @@ def test_a_fit_that_cannot_hold_its_memory_is_refused_before_it_reads(monkeypatc
     with pytest.raises(sk.errors.PlanRefusedError, match="a budget of at least") as caught:
         sk.KernelRegressor(memory="100MiB").fit(X, X[:, 0])
     assert caught.value.exit_status == 2
-
-
-@pytest.mark.parametrize(
-    ("parameters", "word"),
-    [
-        ({"kernel": "rbfs"}, "kernel"),
-        ({"centers": 0}, "centers"),
-        ({"centers": 2.5}, "centers"),
-        ({"solver": "sgd"}, "solver"),
-        ({"memory": "much"}, "memory"),
-        ({"scaling": "minmax"}, "scaling"),
-        ({"validation": 1.5}, "validation"),
-        ({"dtype": "int8"}, "dtype"),
-        ({"lanes": 0}, "lanes"),
-        ({"threads": 0}, "threads"),
-        ({"resources": 4}, "resources"),
-        ({"seed": -1}, "seed"),
-    ],
-)
-def test_parameters_are_checked_in_fit(parameters: dict[str, Any], word: str) -> None:
-    X = np.random.default_rng(0).random((20, 2))
-    model = sk.KernelRegressor(**parameters)
-    with pytest.raises((sk.UsageError, sk.DataError), match=word):
-        model.fit(X, X[:, 0])
-    assert not hasattr(model, "model_")
 
 
 def test_bad_rows_and_targets(digits: tuple[Array, ...]) -> None:

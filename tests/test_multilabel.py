@@ -103,35 +103,6 @@ def _require_files(model, path, folder, Y, T, F, P, **how):
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.slow
-def test_columns_of_a_table_through_every_door(tmp_path):
-    X, Y = _rows(500)
-    path = _stored(tmp_path, X, Y)
-    data = sk.open_dataset(path, target=list(NAMES))
-    train, test = data.split(0.4)
-    pipeline = sk.Pipeline(train, sk.Gaussian(2.0), sk.Uniform(60), sk.Direct(ridge=1e-3), test=test)
-    results = [
-        sk.run(
-            pipeline, tmp_path / name, resources=sk.Resources(scheduler=name), threads=1 if name == "threads" else None
-        )
-        for name in ("threads", "processes:2")
-    ]
-    assert results[0].weights_sha256 == results[1].weights_sha256
-    assert results[0].metrics == results[1].metrics
-    assert list(results[0].metrics["test"]["by_class"]) == list(NAMES)
-    assert "accuracy" in str(results[0])
-    json.dumps(results[0])
-    model = sk.load_model(results[0].model_path)
-    T, P = model.predict(data), model.predict_proba(data)
-    assert T.shape == (500, 3)
-    np.testing.assert_array_equal(sk.Predictor(model)(X).predictions, T)
-    np.testing.assert_allclose(sk.Predictor(model).predict_proba(X), P, atol=1e-6)
-    assert sk.Predictor(model).labels == list(NAMES)
-    _require_files(model, path, tmp_path, Y, T, None, P, scores=True)
-    assert model.encoding.names == NAMES
-    assert sk.load_model(model.save(tmp_path / "again.zarr")).fingerprint == model.fingerprint
-
-
 WEIGHTS = [{1: 3.0}, {}, {0: 0.5, 1: 2.0}]
 
 
@@ -215,8 +186,8 @@ def test_leaves_have_the_outputs_of_each_label_by_itself():
 
 
 COMBINED = {
+    "nothing": {},
     "weights and thresholds": {"class_weight": "balanced", "threshold": "f1"},
-    "leaves": {"partition": sk.Partition(leaves=3)},
     "leaves, weights and thresholds": {
         "partition": sk.Partition(leaves=3), "class_weight": WEIGHTS, "threshold": "balanced_accuracy"
     },
@@ -245,7 +216,12 @@ def test_combinations_have_the_same_bits_on_threads_and_workers_after_a_second_r
     assert results[0].metrics == results[1].metrics == results[2].metrics
     models = [sk.load_model(result.model_path) for result in results]
     assert len({model.fingerprint for model in models}) == 1
+    assert list(results[0].metrics["test"]["by_class"]) == list(NAMES)
+    assert "accuracy" in str(results[0])
+    json.dumps(results[0])
     model = models[0]
+    assert model.encoding.names == NAMES
+    assert sk.load_model(model.save(tmp_path / "again.zarr")).fingerprint == model.fingerprint
     T, P, F = model.predict(data), model.predict_proba(data), model.decision_function(data)
     cuts = np.array(model.encoding.cuts or [0.5] * 3)
     np.testing.assert_array_equal(T, (cuts < F).astype(int))
@@ -253,6 +229,7 @@ def test_combinations_have_the_same_bits_on_threads_and_workers_after_a_second_r
     few = sk.load_model(results[0].model_path)  # leaves are read when rows come to them
     np.testing.assert_array_equal(sk.Predictor(few)(X[:5]).predictions, T[:5])
     np.testing.assert_allclose(sk.Predictor(few).predict_proba(X[:5]), P[:5], atol=1e-6)
+    assert sk.Predictor(few).labels == list(NAMES)
     _require_files(model, path, tmp_path, Y, T, F, P)
     if "class_weight" in given:
         assert set(results[0]["class_weight"]) == {f"{name}={there}" for name in NAMES for there in (0, 1)}

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.modules import module_at
 
 FILE = Path(__file__).parents[1] / "pipelines" / "papers" / "directional_bias.py"
 
 
 @pytest.fixture(scope="module")
 def figure():
-    spec = importlib.util.spec_from_file_location("directional_bias", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(FILE)
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import streamkern as sk
+from tests.modules import module_at
 
 FOLDER = Path(__file__).parent.parent / "pipelines" / "papers"
 SMALL = {"rows": "600", "features": "400", "test_rows": "100", "batch": "64", "q": "40", "subsample": "500"}
@@ -19,12 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def module(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"papers_{name}", FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    return module_at(FOLDER / f"{name}.py")
 
 
 @pytest.fixture(scope="module")

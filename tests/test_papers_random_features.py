@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
@@ -10,18 +9,14 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from tests.modules import module_at
 
 FILE = Path(__file__).parent.parent / "pipelines" / "papers" / "random_features.py"
 
 
 @pytest.fixture(scope="module")
 def paper() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("papers_random_features", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(FILE)
 
 
 def test_the_synthetic_target_has_variance_one_and_is_one_function(paper: ModuleType):

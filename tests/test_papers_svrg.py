@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from tests.modules import module_at
 
 FILE = Path(__file__).parent.parent / "pipelines" / "papers" / "svrg.py"
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
@@ -17,12 +17,7 @@ DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 
 @pytest.fixture(scope="module")
 def figure():
-    spec = importlib.util.spec_from_file_location("papers_svrg", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(FILE)
 
 
 @pytest.fixture(scope="module")

@@ -77,6 +77,85 @@ def test_a_parameter_of_the_wrong_type_is_refused_by_its_name(owner: type, name:
     assert owner.__name__ in str(error.value) or name in str(error.value)
 
 
+RANGES: dict[str, dict[str, list[Any]]] = {
+    "AGOP": {"kind": ["triangular"]},
+    "ArcCosine": {"order": [3], "depth": [0]},
+    "Cauchy": {"bandwidth": [0.0]},
+    "Custom": {"function": ["flip"], "uniforms": [-1]},
+    "Direct": {"ridge": [-1.0]},
+    "EigenPro": {
+        "epochs": [0], "projection": ["nearly"], "q": [0], "batch": [-1, 100.0], "step": [0.0], "momentum": [1.0],
+        "patience": [0], "projection_products": [-1],
+    },
+    "EigenPro1": {
+        "epochs": [0], "q": [0], "subsample": [1], "batch": [0], "step": [0.0], "tau": [0.0, 1.5], "ridge": [-1.0]
+    },
+    "EigenPro2": {"epochs": [0], "s": [0], "q": [-1], "batch": [0], "step": [0.0, -1.0], "patience": [0]},
+    "ExponentialPower": {"exponent": [2.5, 3.0, -1.0]},
+    "Falkon": {"epochs": [1]},
+    "FeatureDropout": {"probability": [1.5]},
+    "GaussianNoise": {"sigma": [-1.0, np.inf]},
+    "GradientDescent": {"epochs": [0], "step": [0.0]},
+    "HorizontalFlip": {"shape": ["28x28"], "probability": [-0.1, 2.0]},
+    "Impute": {"policy": ["mode"]},
+    "KMeans": {"p": [0], "iterations": [-1], "batch": [0]},
+    "Laplace": {"bandwidth": [0.0, 1e-320, "mean"], "norm": [3]},
+    "Linear": {"offset": [-1.0]},
+    "Logistic": {"ridge": [0]},
+    "Matern": {"nu": [0.5, 3.0]},
+    "MixUp": {"alpha": [0.0], "bank": [0]},
+    "NTK": {"depth": [0]},
+    "OneHot": {"columns": [(), "brand"], "unknown": ["skip"]},
+    "Ordinal": {"columns": [(1, 1)], "unknown": ["skip"]},
+    "Partition": {"leaves": ["many", 0], "overlap": [0.6, True], "cuts": ["means"], "by": [3]},
+    "Pipeline": {
+        "train": [[[0.0]]], "task": ["ranking"], "dtype": ["float16"], "lanes": [0], "validation": [1.5],
+        "test": ["rows.zarr"], "kernel": ["laplase", sk.Laplace], "centers": [0, sk.Uniform], "seed": ["a"],
+        "solver": ["best", sk.EigenPro], "preprocess": [("scale",), (sk.Impute,)],
+    },
+    "Polynomial": {"degree": [0], "gamma": [0.0], "offset": [np.inf]},
+    "RPCholesky": {"p": [0], "subsample": [4]},
+    "RandomCrop": {"shape": [(28,), 28], "padding": [-1], "value": [np.inf]},
+    "RandomErasing": {"shape": [(0, 28)], "area": [(0.5, 0.2), (0.5, 1.2)], "aspect": [(0.0, 1.0)]},
+    "RandomFourier": {"M": [0]},
+    "RandomProjection": {"components": [0, 1 << 24], "density": [0.0, 2.0]},
+    "ReLUFeatures": {"seed": [-1]},
+    "Resources": {
+        "memory": ["much"], "threads": [0], "scheduler": ["slurm", None], "device": ["tpu"], "worker_memory": ["a lot"],
+        "worker_threads": [0],
+    },
+    "Retry": {"timeout": [0.0]},
+    "SGD": {"theta": [1.0], "batch": [0], "step": [-1.0], "epochs": [0], "schedule": ["linear"]},
+    "SVRG": {
+        "ridge": [-1.0], "epochs": [0], "k": [0], "batch": [0], "patience": [0], "step": [0.0],
+        "preconditioner": ["nystrom"], "sampling": ["weighted"],
+    },
+    "Uniform": {"p": [0]},
+}  # fmt: skip
+"""Values of the right type that are out of range, and words that are no choice."""
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value"),
+    [
+        pytest.param(CLASSES[owner], name, value, id=f"{owner}-{name}-{shown(value)}")
+        for owner, parameters in RANGES.items()
+        for name, values in parameters.items()
+        for value in values
+    ],
+)
+def test_a_value_out_of_range_is_refused_and_named(owner: type, name: str, value: Any):
+    required = [p.name for p in inspect.signature(owner).parameters.values() if p.default is p.empty]
+    with pytest.raises(UsageError) as error:
+        owner(**{each: GIVEN[each] for each in required} | {name: value})
+    text = str(error.value)
+    assert owner.__name__ in text or name in text
+    assert any(form in text for form in (repr(value), str(value), f"{value:,}" if isinstance(value, int) else name)), (
+        text
+    )
+    assert error.value.expected
+
+
 def test_every_public_class_with_parameters_is_tried():
     assert {"EigenPro", "SGD", "Laplace", "Uniform", "OneHot", "GaussianNoise", "Pipeline", "Retry"} <= CLASSES.keys()
     assert len(list(cases())) > 400

@@ -40,19 +40,6 @@ def test_only_what_differs_from_the_defaults_is_printed():
     assert str(found) == "Resources(memory='8GiB', threads=2, scheduler='processes:4')"
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("memory", "much"), ("threads", 0), ("threads", 1.5), ("scheduler", "slurm"), ("scheduler", None),
-     ("device", "tpu"), ("worker_memory", "a lot"), ("worker_threads", 0)],
-)  # fmt: skip
-def test_a_wrong_value_is_named(field: str, value: Any):
-    with pytest.raises(sk.UsageError) as caught:
-        sk.Resources(**{field: value})
-    assert caught.value.where in (field, f"Resources({field}=...)")
-    assert str(value) in caught.value.what
-    assert caught.value.expected
-
-
 def test_memory_and_threads_complete_resources_and_may_repeat_them():
     given = sk.Resources("1GiB", scheduler="processes:2")
     assert given_resources(given, 1 << 30, 3) == sk.Resources(1 << 30, 3, "processes:2")

@@ -1,11 +1,13 @@
 """Types of columns × doors × ways: a column trained through any door has the same predictions through every other.
 
-A new type is one line of ``TYPES``; a new door one line of ``doors``.
+A new type is one line of ``TYPES``; a new door one line of ``MEMORY`` or ``FILES``. Every type is predicted through
+every door. What trains, scores or ingests is done for a third of the pairs, in which each type and each door occur.
 """
 
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
@@ -183,10 +185,18 @@ REFUSED = {(name, door) for name in GAPS for door in ("zarr", "hdf5", "npz")}
 pytestmark = pytest.mark.filterwarnings("ignore:column 'c' is text that looks like")
 
 
-def doors(name: str, folder: Path) -> Iterator[tuple[str, Any]]:
-    """Yield every door, with the rows of a type through it."""
-    rows = table(name)
-    return ((door, through(door, rows, folder)) for door in DOORS if (name, door) not in LOST)
+@functools.cache
+def of_arrow(name: str) -> sk.KernelRegressor:
+    """Return the model of a type that was trained through the first door."""
+    return trained(opened(table(name), name))
+
+
+def doors(name: str, folder: Path, turn: int | None = None) -> Iterator[tuple[str, Any]]:
+    """Yield every door, or the third of them that has its turn with this type, with the rows of the type through it."""
+    rows, first = table(name), list(TYPES).index(name)
+    for number, door in enumerate(DOORS):
+        if (name, door) not in LOST and (turn is None or (first + number) % 3 == turn):
+            yield door, through(door, rows, folder)
 
 
 def through(door: str, rows: pa.Table, folder: Path) -> Any:
@@ -210,11 +220,16 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+def odd(name: str) -> bool:
+    return bool(list(TYPES).index(name) % 2)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("trained_by", ["arrow", "csv"])
-def test_predict(tmp_path: Path, name: str, trained_by: str) -> None:
+def test_predict(tmp_path: Path, name: str) -> None:
     """A model, a ``Predictor`` and files of predictions answer alike for rows of every door."""
-    model = trained(opened(through(trained_by, table(name), tmp_path / "training"), name)).model_
+    model = of_arrow(name).model_
+    if odd(name):
+        model = trained(opened(through("csv", table(name), tmp_path / "training"), name)).model_
     predictor, expected = sk.Predictor(model), model.predict(table(name).select(["size", "c"]))
     assert np.ptp(expected) > 1
     for door, rows in doors(name, tmp_path):
@@ -227,8 +242,8 @@ def test_predict(tmp_path: Path, name: str, trained_by: str) -> None:
 def test_fit(tmp_path: Path, name: str) -> None:
     """A model fitted to rows of any door predicts as that of the first door."""
     rows = table(name).select(["c", "size"])
-    expected = trained(opened(table(name), name)).predict(rows)
-    for door, given in doors(name, tmp_path):
+    expected = of_arrow(name).predict(rows)
+    for door, given in doors(name, tmp_path, 0):
         if (name, door) in REFUSED:
             with pytest.raises(sk.DataError, match=r'(?s)NaN.*sk\.Impute\("mean"\)'):
                 trained(opened(given, name))
@@ -240,10 +255,10 @@ def test_fit(tmp_path: Path, name: str) -> None:
 @pytest.mark.slow
 def test_evaluate_and_predict_files(tmp_path: Path, name: str) -> None:
     """A model's scores and files of predictions do not depend on the door."""
-    model = trained(opened(table(name), name)).model_
+    model = of_arrow(name).model_
     expected = model.predict(table(name))
     error = np.mean((expected - table(name)["target"].to_numpy()) ** 2)
-    for door, rows in doors(name, tmp_path):
+    for door, rows in doors(name, tmp_path, 1):
         if door in FILES:
             assert evaluate(model, rows, "target")["mse"] == pytest.approx(error, rel=1e-4), door
             made = predict(model, rows, tmp_path / f"{door}.csv")
@@ -256,9 +271,9 @@ def test_evaluate_and_predict_files(tmp_path: Path, name: str) -> None:
 def test_ingest(tmp_path: Path, name: str) -> None:
     """Rows that are ingested and trained on are those of the file that they came from."""
     rows = table(name)
-    expected = trained(opened(rows, name)).predict(rows)
+    expected = of_arrow(name).predict(rows)
     ingested = [(door, INGESTED[door](rows, tmp_path)) for door in INGESTED]
-    for door, given in [*doors(name, tmp_path), *ingested]:
+    for door, given in [*doors(name, tmp_path, 2), *ingested]:
         if door not in MEMORY and (name, door) not in REFUSED:
             place, schema = tmp_path / f"from {door}.zarr", {"c": TYPES[name][0]}
             sk.ingest([given], place, target="target", columns=["c", "size"], schema=schema)
@@ -267,9 +282,9 @@ def test_ingest(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pair", [("parquet", "csv"), ("csv", "zarr")])
-def test_run(tmp_path: Path, name: str, pair: tuple[str, str]) -> None:
+def test_run(tmp_path: Path, name: str) -> None:
     """A pipeline trained through one door and tested through another sees the same values."""
+    pair = ("csv", "zarr") if odd(name) else ("parquet", "csv")
     train, test = (opened(through(door, table(name), tmp_path), name) for door in pair)
     pipeline = sk.Pipeline(
         train, test=test, centers=sk.Uniform(20), solver=sk.Direct(), kernel=sk.Laplace(2.0), task="regression",

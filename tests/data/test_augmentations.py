@@ -17,7 +17,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Scan, Stream
 from streamkern.data.targets import Classes, Continuous
 from streamkern.data.transforms import UnitRows
-from streamkern.errors import DataError, UsageError
+from streamkern.errors import DataError
 from streamkern.formats import ArraySource
 from streamkern.rng import normal_rows, uniform_rows
 from streamkern.testing.augmentation import AugmentationSuite
@@ -284,38 +284,6 @@ def test_a_function_is_described_by_its_code():
     program = f"import streamkern as sk\n{source}print(sk.augment.Custom(f).to_json()['code'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == made(source).to_json()["code"]
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: sk.augment.FeatureDropout(1.5), "probability is 1.5"),
-        (lambda: sk.augment.FeatureDropout(0.5, value=np.nan), "value is nan"),
-        (lambda: sk.augment.MixUp(0.0), "alpha is 0.0"),
-        (lambda: sk.augment.MixUp(1.0, bank=0), "bank is 0"),
-        (lambda: sk.augment.RandomCrop((28,)), "image shape"),
-        (lambda: sk.augment.RandomCrop(28), "image shape is 28"),
-        (lambda: sk.augment.HorizontalFlip("28x28"), "image shape is 28x28"),
-        (lambda: sk.augment.RandomCrop((28, 28), -1), "padding is -1"),
-        (lambda: sk.augment.RandomCrop((28, 28), value=np.inf), "value is inf"),
-        (lambda: sk.augment.HorizontalFlip((28, 28), -0.1), "probability is -0.1"),
-        (lambda: sk.augment.RandomErasing((0, 28)), "image shape"),
-        (lambda: sk.augment.RandomErasing((28, 28), area=(0.5, 0.2)), "area is"),
-        (lambda: sk.augment.RandomErasing((28, 28), area=(0.5, 1.2)), "area is"),
-        (lambda: sk.augment.RandomErasing((28, 28), aspect=(0.0, 1.0)), "aspect is"),
-        (lambda: sk.augment.Custom("flip"), "function is 'flip'"),
-        (lambda: sk.augment.Custom(wobble, uniforms=-1), "uniforms is -1"),
-    ],
-)
-def test_parameters_out_of_range_are_refused(make, message):
-    with pytest.raises(UsageError, match=message):
-        make()
-
-
-def test_rows_that_are_no_images_of_the_shape_are_refused(cut_source):
-    data = Dataset(cut_source([5])).augment(sk.augment.HorizontalFlip((2, 2)))
-    with pytest.raises(DataError, match="3 features and an image of shape"):
-        Scan(Assembly(data)).block((0,))
 
 
 def test_a_function_that_returns_no_rows_is_refused(cut_source):

@@ -447,28 +447,6 @@ def test_threads_and_processes_learn_the_same():
     assert weights(threads=1) == weights(threads=2)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: sk.Impute("mode"), "policy is 'mode'"),
-        (lambda: sk.Impute("constant", np.nan), "value is nan"),
-        (lambda: sk.OneHot(()), "columns is"),
-        (lambda: sk.OneHot(1), "columns is 1"),
-        (lambda: sk.OneHot("brand"), "columns is 'brand'"),
-        (lambda: sk.Ordinal((1, 1)), "columns is"),
-        (lambda: sk.Ordinal((1,), unknown="skip"), "unknown is 'skip'"),
-        (lambda: sk.RandomProjection(0), "components is 0"),
-        (lambda: sk.RandomProjection(3, density=0.0), "density is 0.0"),
-        (lambda: sk.Pipeline(sk.from_arrays(np.ones((2, 2))), preprocess=("scale",)), "preprocess is"),
-        (lambda: sk.Pipeline(sk.from_arrays(np.ones((2, 2))), preprocess=(sk.Impute,)), "preprocess is"),
-        (lambda: sk.KernelClassifier(preprocess=3).fit(np.ones((4, 2)), [0, 1, 0, 1]), "preprocess is 3"),
-    ],
-)
-def test_parameters_out_of_range_are_refused(make, message):
-    with pytest.raises(UsageError, match=message):
-        make()
-
-
 def test_columns_that_are_not_there_are_refused(threads):
     named = sk.from_arrays(np.ones((4, 2)), np.arange(4) % 2, columns=["a", "b"])
     for columns, error, message in (

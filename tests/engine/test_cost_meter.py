@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from streamkern.cpu import default_engine
 from streamkern.engine import Engine
 from streamkern.engine.abstract_array import AbstractArray, CostMeter
 from streamkern.engine.cost_meter import MeterEngine
+from tests.modules import module_at
 from tests.processors import own_products
 
 ROOT = Path(__file__).parents[2]
@@ -98,11 +98,7 @@ def test_products_are_counted_by_shape_and_place(meter: CostMeter):
 
 @own_products  # which keep packed centers in memory
 def test_the_documented_table_is_what_the_command_prints():
-    spec = importlib.util.spec_from_file_location("costs", ROOT / "tests/benchmarks/costs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    costs = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(costs)
+    costs = module_at(ROOT / "tests/benchmarks/costs.py")
     text = (ROOT / "docs/choosing-a-solver.md").read_text(encoding="utf-8")
     assert "\n".join(costs.table(60_000, 5000, 784, 10, 3)) in text
 

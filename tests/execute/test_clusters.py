@@ -71,7 +71,8 @@ def on_one_thread(data, tmp_path_factory):
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_every_stage_gives_the_bits_of_one_thread(workers, cluster, data, on_one_thread, tmp_path):
     cluster.keep(workers)
-    for name in PIPELINES:
+    names = {1: list(PIPELINES)[::2], 2: list(PIPELINES), 4: list(PIPELINES)[1::2]}
+    for name in names[workers]:
         assert everything(name, data, tmp_path / name, cluster.address, 2) == on_one_thread[name], name
 
 

@@ -91,7 +91,7 @@ def test_a_killed_worker_is_named_by_result_status_and_report(cluster, tmp_path)
 @pytest.mark.slow
 def test_a_worker_stopped_in_training_is_given_up_and_changes_no_bit(cluster, two):
     def stop():
-        two.stall_timeout = 10  # a worker that lives is heard every second
+        two.stall_timeout = 5  # a worker that lives is heard every second
         cluster.workers[0].send_signal(signal.SIGSTOP)
 
     weights = small_weights(two, "exact", at_step(3, stop))
@@ -156,9 +156,9 @@ def test_a_worker_killed_within_a_step_changes_no_bit(two, tmp_path):
 @pytest.mark.slow
 def test_a_step_that_hangs_is_tried_elsewhere(two, tmp_path, monkeypatch):
     placement = placed(two, tmp_path / "late")
-    # Of the step that hangs alone: until it is given up, its other lanes have ten seconds for a few additions.
+    # Of the step that hangs alone: until it is given up, its other lanes have five seconds for a few additions.
     patient = two.step_timeout
-    monkeypatch.setattr(DaskExecutor, "step_timeout", property(lambda self: patient if self.losses else 10), False)
+    monkeypatch.setattr(DaskExecutor, "step_timeout", property(lambda self: patient if self.losses else 5), False)
     result = placement.step((0, 1), 1.0)
     np.testing.assert_array_equal(result.parts[0], expected_step(OrderSensitive(), 4, (0, 1), 1.0)[0])
     assert two.losses == 1
@@ -198,12 +198,12 @@ def test_a_sweep_outlives_a_worker(cluster, two):
 @pytest.mark.slow
 def test_a_sweep_outlives_a_worker_that_stops(cluster, two):
     results = []
-    for result in two.imap(nap, range(30), (0.1,)):
+    for result in two.imap(nap, range(12), (0.1,)):
         results.append(result)
-        if result == 5:
-            two.stall_timeout = 10  # a worker that lives is heard every second
+        if result == 3:
+            two.stall_timeout = 5  # a worker that lives is heard every second
             cluster.workers[0].send_signal(signal.SIGSTOP)
-    assert results == list(range(30))
+    assert results == list(range(12))
     assert two.losses == 1
 
 

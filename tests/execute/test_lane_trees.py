@@ -109,7 +109,7 @@ def test_the_worker_that_hangs_is_given_up_and_not_its_root(four, tmp_path, monk
     marker = tmp_path / "late"
     placement = placed(four, marker)
     patient = four.step_timeout
-    monkeypatch.setattr(DaskExecutor, "step_timeout", property(lambda self: patient if self.losses else 10), False)
+    monkeypatch.setattr(DaskExecutor, "step_timeout", property(lambda self: patient if self.losses else 5), False)
     pids = four.client.run(os.getpid)
     result = placement.step((0, 1), 1.0)
     np.testing.assert_array_equal(result.parts[0], expected_step(OrderSensitive(), 4, (0, 1), 1.0)[0])

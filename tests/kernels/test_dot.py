@@ -139,22 +139,3 @@ def test_a_profile_of_inner_products():
         kernel_from_json(DotProfile(json.dumps).to_json())
     with pytest.raises(UsageError, match="cannot be found by name"):
         DotProfile(lambda t: t).to_json()
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Linear(-1.0), "offset is -1.0"),
-        (lambda: Polynomial(0), "degree is 0"),
-        (lambda: Polynomial(1.5), "degree is 1.5"),
-        (lambda: Polynomial(2, 0.0), "gamma is 0.0"),
-        (lambda: Polynomial(2, 1.0, float("inf")), "offset is inf"),
-        (lambda: ArcCosine(3), "order is 3"),
-        (lambda: ArcCosine(1, 0), "depth is 0"),
-        (lambda: NTK(0), "depth is 0"),
-        (lambda: DotProfile(None), "function is None"),
-    ],
-)
-def test_a_kernel_that_is_none_is_refused(make, message: str):
-    with pytest.raises(UsageError, match=message):
-        make()

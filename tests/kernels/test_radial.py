@@ -95,26 +95,6 @@ def test_numbers_of_numpy_are_saved_as_numbers():
     assert json.loads(json.dumps(kernel.to_json())) == {"name": "Matern", "bandwidth": 2.0, "nu": 1.5}
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Matern(1.0, 0.5), "smoothness is 0.5"),
-        (lambda: Cauchy(0.0), "bandwidth is 0.0"),
-        (lambda: Laplace(float("nan")), "bandwidth is nan"),
-        (lambda: Gaussian("10"), "bandwidth is '10'"),
-        (lambda: ExponentialPower(1.0, 2.5), "exponent is 2.5"),
-        (lambda: ExponentialPower(1.0, -1.0), "exponent is -1.0"),
-        (lambda: RadialProfile(3), "function is 3"),
-        (lambda: Laplace(1.0, norm=3), "norm is 3"),
-        (lambda: ExponentialPower(1.0, 1.5, norm=1), "exponent is 1.5"),
-        (lambda: Laplace(1.0, norm=1) + Gaussian(1.0), "different norms"),
-    ],
-)
-def test_a_kernel_that_is_none_is_refused(make, message: str):
-    with pytest.raises(UsageError, match=message):
-        make()
-
-
 # -- a user's profile
 
 

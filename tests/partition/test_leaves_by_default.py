@@ -20,14 +20,24 @@ from streamkern.report.page import write_report
 from streamkern.report.run_directory import read_run
 from streamkern.selection import kernel_search
 
-N, D = 4_500, 5
+N, D = 2_250, 5
+
+
+def cut_beyond(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (kernel_search, cut_tree):
+        monkeypatch.setattr(module, "MAX_ROWS_AS_CENTERS", rows)
 
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables that a test has the time for are large: not every row is a center of one model."""
-    for module in (kernel_search, cut_tree):
-        monkeypatch.setattr(module, "MAX_ROWS_AS_CENTERS", 4_000)  # as many as 3 GiB have room for, or fewer
+    cut_beyond(2_000, monkeypatch)
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many rows as 3 GiB have room for, or fewer: enough for leaves to learn what one model does not."""
+    cut_beyond(4_000, monkeypatch)
 
 
 def table(n: int = N, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -47,16 +57,14 @@ def test_it_is_the_default(model: Any):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("soon")
+@pytest.mark.usefixtures("later")
 def test_leaves_keep_every_row_a_center(tmp_path: Path):
-    X, y = table()
+    X, y = table(4_500)
     rows = table(2000, 1)
     labels, truth = y > 0, rows[1] > 0
     frame = pd.DataFrame(X, columns=list("abcde"))
     model = sk.KernelClassifier(memory="3GiB", threads=1).fit(frame, labels)
     assert model.result_.report["partition"]["leaves"] == 2
-    asked = sk.KernelClassifier(memory="3GiB", threads=2, partition=sk.Partition()).fit(frame, labels)
-    assert asked.model_.weights_sha256 == model.model_.weights_sha256
     one = sk.KernelClassifier(memory="3GiB", partition=None).fit(frame, labels)
     assert not isinstance(one.model_, sk.PartitionedMachine)
     new = pd.DataFrame(rows[0], columns=list("abcde"))
@@ -77,6 +85,8 @@ def test_a_pipeline_of_defaults_is_planned_run_resumed_and_reported_as_an_estima
     data, how = sk.from_arrays(X, y > 0), {"memory": "3GiB", "threads": 1}
     model = sk.KernelClassifier(**how).fit(data)
     assert model.result_.report["partition"]["leaves"] == 2
+    asked = sk.KernelClassifier(**how | {"threads": 2}, partition=sk.Partition()).fit(data)
+    assert asked.model_.weights_sha256 == model.model_.weights_sha256
     pipeline, folder = sk.Pipeline(train=data), tmp_path / "run"
     assert (pipeline.partition, pipeline.dtype) == ("auto", "auto")
     assert any(choice.startswith("partition: about 2 leaves") for choice in sk.plan(pipeline, **how).choices)
@@ -116,7 +126,7 @@ def test_no_leaves_are_made_on_a_card_or_with_a_diagnosis():
     data = sk.from_arrays(*table())
     for pipeline, device in ((sk.Pipeline(data), "cuda"), (sk.Pipeline(data, diagnose=True), "auto")):
         assert decided(pipeline, 3 << 30, device).partition is None
-    assert decided(sk.Pipeline(data), 3 << 30).partition == sk.Partition(rows=4_000)
+    assert decided(sk.Pipeline(data), 3 << 30).partition == sk.Partition(rows=2_000)
 
 
 def test_a_model_is_better_by_more_than_the_standard_error_of_the_difference():
@@ -198,7 +208,7 @@ def test_rows_are_added_to_one_model():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("soon")
+@pytest.mark.usefixtures("later")
 def test_a_few_more_rows_than_one_model_may_have_are_hardly_a_loss():
     """Two leaves that share half of their rows take the place of one model: in less time."""
     (X, y), (new, truth) = (make_friedman1(n, noise=1.0, random_state=seed) for n, seed in ((4_040, 0), (6_000, 1)))

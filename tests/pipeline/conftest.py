@@ -23,22 +23,32 @@ def write_rows() -> Callable[..., Path]:
     return _write
 
 
+@pytest.fixture(scope="session")
+def maker() -> Callable[[Path], Callable[..., sk.Pipeline]]:
+    """Writes rows to a folder, and returns what makes small pipelines over them."""
+
+    def written(folder: Path) -> Callable[..., sk.Pipeline]:
+        train_rows, test_rows = _write(folder / "train.zarr"), _write(folder / "test.zarr", 200, seed=1)
+
+        def pipeline(**changes: object) -> sk.Pipeline:
+            noise = changes.pop("noise", 0.1)
+            train = sk.open_dataset(changes.pop("rows", train_rows), target="label")
+            given: dict[str, object] = {
+                "train": train.augment(sk.augment.GaussianNoise(noise), copies=3, seed=changes.pop("augment_seed", 0)),
+                "test": sk.open_dataset(test_rows, target="label"),
+                "kernel": sk.Laplace(2.0),
+                "centers": sk.Uniform(40),
+                "solver": sk.EigenPro(),
+                "name": "clouds",
+            }
+            return sk.Pipeline(**(given | changes))
+
+        return pipeline
+
+    return written
+
+
 @pytest.fixture
-def make(tmp_path: Path) -> Callable[..., sk.Pipeline]:
+def make(maker: Callable[[Path], Callable[..., sk.Pipeline]], tmp_path: Path) -> Callable[..., sk.Pipeline]:
     """Makes small pipelines over the same stored rows."""
-    train_rows, test_rows = _write(tmp_path / "train.zarr"), _write(tmp_path / "test.zarr", 200, seed=1)
-
-    def pipeline(**changes: object) -> sk.Pipeline:
-        noise = changes.pop("noise", 0.1)
-        train = sk.open_dataset(changes.pop("rows", train_rows), target="label")
-        given: dict[str, object] = {
-            "train": train.augment(sk.augment.GaussianNoise(noise), copies=3, seed=changes.pop("augment_seed", 0)),
-            "test": sk.open_dataset(test_rows, target="label"),
-            "kernel": sk.Laplace(2.0),
-            "centers": sk.Uniform(40),
-            "solver": sk.EigenPro(),
-            "name": "clouds",
-        }
-        return sk.Pipeline(**(given | changes))
-
-    return pipeline
+    return maker(tmp_path)

@@ -366,7 +366,7 @@ def test_a_signal_in_the_one_pass_of_a_method_loses_no_part_of_it(tmp_path: Path
 
             def pipeline() -> sk.Pipeline:
                 rng = np.random.default_rng(0)
-                X = rng.normal(size=(250_000, 6)).astype(np.float32)
+                X = rng.normal(size=(80_000, 6)).astype(np.float32)
                 data = sk.from_arrays(X, np.sin(X[:, 0]) + X[:, 1])
                 return sk.Pipeline(data, sk.Laplace(3.0), sk.Uniform(400), sk.Direct(1e-6), task="regression")
             """
@@ -383,15 +383,15 @@ def test_a_signal_in_the_one_pass_of_a_method_loses_no_part_of_it(tmp_path: Path
     resumed(lambda *words, pause: command(*words), folder)
     result = json.loads((folder / "result.json").read_text())
     assert result["weights_sha256"] == expected["weights_sha256"]
-    assert 0 < written["rows"] == result["resumed_rows"] < 250_000
+    assert 0 < written["rows"] == result["resumed_rows"] < 80_000
 
 
 @pytest.mark.slow
-def test_kill_9_at_ten_random_moments(file: Path, tmp_path: Path, start: Callable[..., Any]):
+def test_kill_9_at_random_moments(file: Path, tmp_path: Path, start: Callable[..., Any]):
     expected = run(load_pipeline(file), tmp_path / "whole")
     folder = tmp_path / "run"
     luck = random.Random(20)
-    for killed in range(10):
+    for killed in range(5):
         kind = ("run", "checkpoint")[killed % 2]  # counted from the beginning, or from the first checkpoint
         seen = len(events(folder, kind))
         process = start("run", file, "--run-dir", folder, "--checkpoint-seconds", "0", pause=0.1)

@@ -148,17 +148,6 @@ def test_a_plan_that_cannot_fit_says_what_would(make: Make):
     assert needed.endswith(("MiB", "GiB"))
 
 
-def test_fewer_rows_than_centers_are_refused(make: Make):
-    with pytest.raises(sk.DataError, match="600"):
-        sk.plan(make(centers=sk.Uniform(601)), prices=PRICES)
-
-
-@pytest.mark.parametrize("size", ["lots", "-1", "0", "5 PiB", "GiB"])
-def test_a_memory_that_is_no_size_is_refused(make: Make, size: str):
-    with pytest.raises(sk.UsageError):
-        sk.plan(make(), memory=size, prices=PRICES)
-
-
 def test_the_rate_of_matrix_products_is_a_rate():
     assert 1e8 < gemm_rate() < 1e13
 

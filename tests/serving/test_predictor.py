@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import importlib.util
 import json
 import os
 import subprocess
@@ -22,6 +21,7 @@ import pytest
 import streamkern as sk
 from streamkern.errors import DataError
 from tests.clock import require_quick
+from tests.modules import module_at
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 X = np.random.default_rng(0).normal(size=(300, 4))
@@ -162,12 +162,7 @@ def test_columns_and_limits_are_checked(predictor: sk.Predictor, saved: Path):
 
 @pytest.fixture(scope="module")
 def example() -> Any:
-    spec = importlib.util.spec_from_file_location("serve", EXAMPLES / "serve.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_at(EXAMPLES / "serve.py")
 
 
 def asked(

@@ -190,12 +190,3 @@ def test_features_that_are_all_zero_are_refused(executor: ThreadsExecutor) -> No
     far = CenterSet(np.full((3, D), 1e6) + np.arange(3)[:, None], None)
     with pytest.raises(NumericalError, match="no positive eigenvalue"):
         EigenPro1().setup(problem(executor, centers=far))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"epochs": 0}, {"q": 0}, {"subsample": 1}, {"batch": 0}, {"step": 0.0}, {"tau": 1.5}, {"ridge": -1.0}],
-)
-def test_values_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=next(iter(wrong))):
-        EigenPro1(**wrong)

@@ -262,9 +262,3 @@ def test_a_part_of_the_stored_rows_can_be_fitted(executor: ThreadsExecutor) -> N
     np.testing.assert_allclose(
         run(EigenPro2(epochs=150, q=40, average=False), given), exact, atol=1e-5 * abs(exact).max()
     )
-
-
-@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"s": 0}, {"q": -1}, {"batch": 0}, {"step": -1.0}, {"patience": 0}])
-def test_values_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=next(iter(wrong))):
-        EigenPro2(**wrong)

@@ -101,24 +101,6 @@ def test_the_regimes_of_corollary_1():
         sk.corollary_1(5, 100)
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: sk.SGD(schedule="pegasos"), "ridge"),
-        (lambda: sk.SGD(stages=((1, 0.1),), step=0.1), "stages"),
-        (lambda: sk.SGD(theta=1.0), "theta"),
-        (lambda: sk.SGD(batch=0), "batch"),
-        (lambda: sk.SGD(step=-1.0), "step"),
-        (lambda: sk.Direct(-1.0), "ridge"),
-        (lambda: sk.Falkon(epochs=1), "epochs"),
-        (lambda: sk.GradientDescent(step=0.0), "step"),
-    ],
-)
-def test_values_out_of_range_are_refused(make: Any, words: str):
-    with pytest.raises(sk.UsageError, match=words):
-        make()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "solver", [sk.SGD(epochs=3), sk.GradientDescent(epochs=3), sk.Direct(1e-6), sk.SVRG(epochs=2, ridge=1e-3)], ids=str

@@ -287,18 +287,6 @@ def test_states_survive_pickling_and_go_on_to_the_same_bits():
         assert state.averaged == stream.steps - stream.steps // 2
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"ridge": -1.0}, {"epochs": 0}, {"k": 0}, {"batch": 0}, {"patience": 0}, {"step": 0.0},
-        {"step": float("nan")}, {"preconditioner": "nystrom"}, {"sampling": "weighted"},
-    ],
-)  # fmt: skip
-def test_values_out_of_range_are_refused(options):
-    with pytest.raises(UsageError):
-        SVRG(**options)
-
-
 @pytest.mark.parametrize("solver", [SVRG(k=5), SVRG(preconditioner=None), SVRG(sampling="importance")])
 def test_the_meter_bounds_what_is_held_and_swept(solver):
     X, y = rows()

@@ -21,7 +21,7 @@ from streamkern.testing.source import read_all
 from tests.faults import Fault, FaultyServer, first_time, one_in
 
 PATIENT = sk.Retry(timeout=20, deadline=120, first_wait=0.01)
-HASTY = sk.Retry(timeout=2, deadline=120, first_wait=0.01)
+HASTY = sk.Retry(timeout=1, deadline=120, first_wait=0.01)
 
 rng = np.random.default_rng(0)
 y = rng.integers(0, 2, 400)
