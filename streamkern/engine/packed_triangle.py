@@ -30,7 +30,7 @@ def packed_panels(packed: Array, p: int) -> Iterator[tuple[slice, Array]]:
 
 def unpacked(packed: Array, p: int, engine: Any) -> Array:
     """Return the matrix of a packed triangle, shape (p, p); tiles above the diagonal are not allocated."""
-    A = engine.zeros((p, p), packed.dtype)
+    A: Array = engine.zeros((p, p), packed.dtype)
     for cols, panel in packed_panels(packed, p):
         A[cols.start :, cols] = panel
     return A
