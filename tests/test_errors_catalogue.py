@@ -481,6 +481,7 @@ VALUES: list[tuple[str, str]] = [
     ("sk.ingest((X, Y), file(f, '', 'a') / 'out.zarr')", "directory"),
     ("sk.write_zarr(file(f, '', 'a') / 'x.zarr', X)", "a/x.zarr"),
     ("sk.ingest(hdf5(f), f / 'out.zarr')", "empty.h5"),
+    ("sk.open_dataset(npz(f, X=X))", "a.npz"),
     ("sk.open_dataset('gopher://host/a.parquet')", "gopher"),
     ("sk.ingest(pa.table({'a': [1.0]}), f / 'out.zarr', target='a')", "no columns"),
     ("sk.ingest(pa.table({'a': [1.0], 'b': [[1.0]]}), f / 'out.zarr')", "'b'"),
