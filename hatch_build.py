@@ -18,9 +18,9 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-ROOT = Path(__file__).parent
+ROOT = Path(__file__).resolve().parent
 VARIABLE = "STREAMKERN_LEVELS"
-TIMEOUT = 600  # seconds; compiling takes twenty
+TIMEOUT = 600  # seconds; compiling takes fifteen
 
 
 class CompiledLoops(BuildHookInterface):
@@ -35,13 +35,16 @@ class CompiledLoops(BuildHookInterface):
         if self.target_name != "wheel" or version == "editable" or levels() == "none":
             return
         self.folder = Path(tempfile.mkdtemp(prefix="streamkern-"))
-        self.app.display_waiting("Compiling loops, which takes some twenty seconds")
+        self.app.display_waiting("Compiling loops, which takes some fifteen seconds")
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        command, environment = (
+            [sys.executable, ROOT / "hatch_build.py", self.folder],
+            {**os.environ, "PYTHONPATH": path},
+        )
         try:
             done = subprocess.run(
-                [sys.executable, __file__, self.folder], cwd=self.folder, env={**os.environ, "PYTHONPATH": path},
-                capture_output=True, text=True, timeout=TIMEOUT, check=False,
-            )  # fmt: skip
+                command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
+            )
             said = (done.stderr.strip() or f"exit status {done.returncode}") if done.returncode else ""
         except (OSError, subprocess.SubprocessError) as error:
             said = str(error)

@@ -64,11 +64,11 @@ def missing_loops(level: str, root: Path = CODE_ROOT) -> list[tuple[str, str]]:
 
 
 def compile_ahead(
-    level: str, root: Path = CODE_ROOT, *, program: Sequence[str] = PROGRAM, workers: int = WORKERS
+    level: str, root: Path = CODE_ROOT, *, program: Sequence[str] | None = None, workers: int = WORKERS
 ) -> str | None:
     """Compile what is missing for a level of x86-64 to files under ``root``; return None, or why it failed.
 
-    ``program`` are the words of a command that calls ``compile_claimed`` with further words.
+    ``program`` are the words of a command that calls ``compile_claimed`` with further words, ``PROGRAM`` by default.
     """
     with tempfile.TemporaryDirectory(prefix="streamkern-") as name:
         claims = Path(name)
@@ -78,7 +78,7 @@ def compile_ahead(
         for worker in range(min(workers, len(missing_loops(level, root)))):
             cache = {"NUMBA_CACHE_DIR": str(claims / f"cache-{worker}")}
             with (claims / f"log-{worker}").open("wb") as log:
-                command = [*program, level, str(root), name]
+                command = [*(program or PROGRAM), level, str(root), name]
                 environment = os.environ | level_environment(level) | cache
                 children.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
         for child in children:
@@ -101,15 +101,15 @@ def compile_claimed(words: Sequence[str]) -> None:
         _loop(name).compile_to(code_folder(level, Path(root)) / f"{name}-{dtype}", np.dtype(dtype))
 
 
-def compile_here() -> str:
+def compile_here(root: Path = CODE_ROOT) -> str:
     """Compile what is missing for this processor; return a sentence that says what was done, and where.
 
     Files beside the package serve every user of an installation, also in a read-only container. Where they cannot be
     written, or the processor has no level, Numba's cache gets the code.
     """
     began, level = time.perf_counter(), processor_level()
-    missing = missing_loops(level) if level else default_loops()
-    place, reason = str(CODE_ROOT), compile_ahead(level) if level else "this processor is of no level of x86-64"
+    missing = missing_loops(level, root) if level else default_loops()
+    place, reason = str(root), compile_ahead(level, root) if level else "this processor is of no level of x86-64"
     if reason:
         place = f"Numba's cache ({reason})"
         for name, dtype in missing:

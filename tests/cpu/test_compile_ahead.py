@@ -114,6 +114,31 @@ def test_default_loops_exist_for_the_types_that_are_listed():
         assert np.dtype(dtype) in compile_ahead._loop(name)._signatures
 
 
+@own_level
+@pytest.mark.slow
+def test_doctor_compiles_what_is_missing_beside_the_package(tmp_path: Path):
+    level = str(processor_level())
+    folder = code_folder(level, tmp_path)
+    folder.mkdir()
+    first, *others = [f"{name}-{dtype}" for name, dtype in reversed(compile_ahead.default_loops())]
+    for name in others:
+        (folder / name).touch()
+    told = compile_ahead.compile_here(tmp_path)
+    assert re.fullmatch(rf"\d+ loops for {level}, 1 compiled in [0-9.]+ s: {tmp_path}\n", told)
+    assert (folder / first).stat().st_size > 0
+    assert not any((folder / name).stat().st_size for name in others)
+    assert "all compiled before" in compile_ahead.compile_here(tmp_path)
+
+
+@own_level
+def test_doctor_compiles_into_numbas_cache_where_the_package_cannot_be_written(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(compile_ahead, "DEFAULTS", {"gemm._pack": ("float32",)})
+    monkeypatch.setattr(compile_ahead, "PROGRAM", (sys.executable, "-c", "import sys; sys.exit('read-only')"))
+    told = compile_ahead.compile_here(Path("/proc/none"))
+    assert "Numba's cache" in told
+    assert np.dtype(np.float32) in LOOPS["streamkern.cpu.gemm._pack"].dtypes
+
+
 # ------------------------------------------------------------------------------------------ what defaults call
 
 CALLED = """
