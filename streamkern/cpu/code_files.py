@@ -91,22 +91,10 @@ class StoredCode(NullCache):  # type: ignore[misc]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         target_context.refresh()
-        found = CompileResult._rebuild(target_context, *pickle.loads(self._path.read_bytes()))
-        if not found.library.get_pointer_to_function(found.fndesc.llvm_cpython_wrapper_name):
-            raise ImportError(f"{self._path} does not define what Python calls")
-        return found
+        return CompileResult._rebuild(target_context, *pickle.loads(self._path.read_bytes()))
 
 
 def write_code(path: Path, compiled: Any) -> None:
-    """Write a compile result with only the names of its bitcode, which takes time and memory to read.
-
-    Numba reads bitcode to link a function into its callers, of which a loop has none but Python; and to learn which
-    names the machine code defines.
-    """
-    (name, kind, (code, bitcode)), *rest = compiled._reduce()
-    module = llvm.parse_bitcode(bitcode)
-    lines = [f'@"{each.name}" = common global i64 0' for each in module.global_variables if not each.is_declaration]
-    lines += [f'define void @"{each.name}"() {{ ret void }}' for each in module.functions if not each.is_declaration]
-    names = llvm.parse_assembly("\n".join(lines)).as_bitcode()
+    """Write a compile result as Numba's own cache does."""
     with staged(path, parents=True, sync=False) as staging:
-        staging.write_bytes(dumps(((name, kind, (code, names)), *rest)))
+        staging.write_bytes(dumps(compiled._reduce()))
