@@ -347,6 +347,7 @@ def assemble_noisy(
 )
 def assemble(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> None:
     """Copy rows of ``raw`` by index and scale them."""
+    widest()
     n, d = out.shape
     for i in range(n):
         row, source = dense_row(out[i]), dense_row(raw[index[i]])
@@ -362,6 +363,7 @@ def assemble(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> None:
 )
 def assemble_wide(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> None:
     """Copy rows of ``raw`` by index, scaling them before rounding."""
+    widest()
     n, d = out.shape
     for i in range(n):
         row, source = dense_row(out[i]), dense_row(raw[index[i]])
