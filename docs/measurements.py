@@ -488,17 +488,22 @@ BLOCKS: dict[str, Callable[[], str]] = {
             "peak memory": "{peak_mib} MiB",
         },
     ),
-    "split-products": Sentence(
-        "split_products",
-        "Six products of bfloat16 have errors of at most {bfloat16_error:.1e} of Σ|x z|, the engine {engine_error:.1e} "
-        "(d = {d}); the engine takes {one_thread:.2f} times as long on one thread, {two_threads:.2f} on two",
-    ),
     "eigensystem": Sentence(
         "eigensystem",
         "The top {pairs} pairs of {rows:,} rows take {ours:.2f} of the processor's time of all pairs by LAPACK, whose "
         "own top {pairs} take {lapack_top:.2f}",
     ),
     "slopes": Sentence("slopes", "{size} {all:.2f} and {last:.2f}", head="Over all sizes and the last two: "),
+    "first-run": Table(
+        "first_run",
+        {
+            "compiled": "{loops}",
+            "`pip install .`": "{install:.1f} s",
+            "first run": "{first:.1f} s",
+            "second run": "{second:.1f} s",
+            "peak": "{peak_mib} MiB",
+        },
+    ),
     "startup": Sentence("startup", "{what} {seconds:.2f}", head="Seconds of a new process: "),
     "calls": Sentence("calls", "`{call}` {d18:.2f} at d = 18, {d784:.2f} at 784", head="Two threads against one: "),
     "decoding": Table(

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sklearn.datasets import load_digits
-
 import streamkern as sk
 
 STORE = Path("data/digits.zarr")
@@ -18,6 +16,8 @@ STORE = Path("data/digits.zarr")
 def store() -> Path:
     """The digits as a zarr group, written where it is missing."""
     if not STORE.exists():
+        from sklearn.datasets import load_digits  # here, because it takes most of a second, which later runs save
+
         X, y = load_digits(return_X_y=True)
         staging = STORE.with_suffix(".tmp")  # renamed when complete, so that what is there is whole
         sk.write_zarr(staging, X.astype("uint8"), y.astype("uint8"), target="digit", chunk_rows=256, overwrite=True)

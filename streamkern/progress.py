@@ -27,10 +27,6 @@ def duration_text(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-COMPILING = "compiling for this processor, which is done once: this run takes some ten seconds longer"
-"""Message of the first run on a machine."""
-
-
 @contextmanager
 def display_if_verbose(verbose: int) -> Iterator[Display | None]:
     """A display on standard error where ``verbose`` is not 0, closed at the end; else None."""
@@ -85,7 +81,7 @@ class Display:
                 self._line(_solver(fields))
             case "cluster", _:
                 self._line(f"cluster: {fields['slots']} threads, {fields['dashboard'] or 'no dashboard'}")
-            case "resume" | "compile", _:
+            case "resume", _:
                 self._line(fields["message"])
             case "choice", _:
                 self._line(fields["reason"])

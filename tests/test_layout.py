@@ -40,6 +40,7 @@ DOORS = {
             f"cpu/{name}.py"
             for name in (
                 "columns",
+                "code_files",
                 "compiled",
                 "cholesky",
                 "lapack",

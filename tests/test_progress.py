@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.cpu import default_engine
-from streamkern.progress import COMPILING, Display
+from streamkern.progress import Display
 
 X = np.random.default_rng(0).standard_normal((300, 3)).astype("float32")
 Y = (X[:, 0] > 0).astype(int)
@@ -61,19 +60,6 @@ def test_elsewhere_verbose_writes_lines(tmp_path: Path, capsys: pytest.CaptureFi
     assert "job in " in told
     assert "statistics: " in told
     assert "\x1b" not in told
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-def test_the_first_run_says_that_it_compiles(
-    compiled: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(type(default_engine().loops), "compiled", compiled)
-    sk.run(pipeline(), tmp_path / "run", verbose=1)
-    X = np.random.default_rng(0).normal(size=(60, 2))
-    told = capsys.readouterr().err
-    sk.KernelRegressor("laplace", 10, verbose=1).fit(X, X[:, 0])
-    for each in (told, capsys.readouterr().err):
-        assert (COMPILING in each) != compiled
 
 
 def test_a_notebook_has_a_bar_where_it_can_draw_one(monkeypatch: pytest.MonkeyPatch):

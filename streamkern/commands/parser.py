@@ -348,6 +348,9 @@ def _add_data(commands: Any, shared: _Shared) -> None:
 
     command = commands.add_parser("doctor", help="show the speed of this machine, and ways to raise it")
     command.add_argument("--json", action="store_true", help="as JSON")
+    command.add_argument(
+        "--compile", action="store_true", help="compile the kernels for this processor ahead of the first fit, and end"
+    )
     command.set_defaults(command=_late("doctor.doctor_command"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -17,44 +18,30 @@ from numba.core import types
 from numba.core.sigutils import normalize_signature
 from numba.np.numpy_support import as_dtype
 
+from streamkern.cpu.code_files import StoredCode, find_code, sources_digest, write_code
 from streamkern.startup import paused_collector
 from streamkern.storage.atomic_writes import write_lock
 
 
-def _kept() -> bool:
+def _can_be_cached() -> bool:
     """Return True if compiled code can be cached on disk, which is impossible in a read-only container."""
     try:
-        numba.njit(cache=True)(_kept)
+        numba.njit(cache=True)(_can_be_cached)
     except RuntimeError:
-        warnings.warn(
-            "Compiled code cannot be cached, so every process compiles again for some ten seconds: neither the "
-            "package's directory nor the user's cache directory is writable. Set NUMBA_CACHE_DIR to a writable one.",
-            stacklevel=2,
-        )
         return False
     return True
 
 
-OPTIONS = {"cache": _kept(), "nogil": True, "error_model": "numpy", "boundscheck": False}
+OPTIONS = {"cache": _can_be_cached(), "nogil": True, "error_model": "numpy", "boundscheck": False}
 
 
 _NOTE = "streamkern.sources"
-"""File beside cached code that says of which sources it is."""
-
-
-@cache
-def _sources() -> str:
-    """Names, times and sizes of the files that loops are compiled from.
-
-    Numba compiles again where the file of a function changed, but not where that of a function it calls did.
-    """
-    stats = [(path.name, path.stat()) for path in sorted(Path(__file__).parent.glob("*.py"))]
-    return "\n".join(f"{name} {found.st_mtime_ns} {found.st_size}" for name, found in stats)
+"""File beside Numba's cached code that has the digest of its sources."""
 
 
 def _is_current(folder: Path) -> bool:
     try:
-        return (folder / _NOTE).read_text() == _sources()
+        return (folder / _NOTE).read_text() == sources_digest()
     except OSError:
         return False
 
@@ -66,22 +53,60 @@ def _forget_older(folder: Path) -> None:
         for index in folder.glob("*.nbi"):
             index.unlink(missing_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / _NOTE).write_text(_sources())
+        (folder / _NOTE).write_text(sources_digest())
 
 
-def _signatures_of(index: Path) -> set[Any]:
-    """Signatures of the code that an index lists, if this release of Numba wrote it; it has the release, then keys."""
+def _keys_of(index: Path, stamp: Any) -> set[Any]:
+    """Keys of the code that an index lists, if this release of Numba wrote it from a file with this stamp."""
     with suppress(Exception), index.open("rb") as file:  # an index of any other release may have any content
         if pickle.load(file) == numba.__version__:
-            _, overloads = pickle.loads(file.read())
-            return {signature for signature, *_ in overloads}
+            written, overloads = pickle.loads(file.read())
+            return set(overloads) if written == stamp else set()
     return set()
+
+
+def _is_cached(dispatcher: Any, signature: Any) -> bool:
+    """Return True if Numba's own cache has the code of a signature for this processor."""
+    cached, folder = dispatcher._cache, Path(dispatcher.stats.cache_path or "")
+    if not dispatcher.stats.cache_path or not _is_current(folder):
+        return False
+    stamp = cached._impl.locator.get_source_stamp()
+    index = folder / f"{cached._impl.filename_base}.nbi"
+    return cached._index_key(signature, dispatcher.targetctx.codegen()) in _keys_of(index, stamp)
+
+
+COMPILING = (
+    "compiling kernels for this processor, once: this run takes some ten seconds longer "
+    "(`streamkern doctor --compile` does it ahead)\n"
+)
+"""What the first process that compiles writes to standard error."""
+
+_NO_CACHE = (
+    "Compiled code cannot be cached, so every process compiles again for some ten seconds: neither the "
+    "package's directory nor the user's cache directory is writable. Set NUMBA_CACHE_DIR to a writable one."
+)
+
+
+@cache
+def _announce() -> None:
+    """Say once in a process that it compiles."""
+    if not OPTIONS["cache"]:
+        warnings.warn(_NO_CACHE, stacklevel=2)
+    elif sys.stderr is not None:
+        with suppress(OSError, ValueError):  # a closed stream
+            sys.stderr.write(COMPILING)
+            sys.stderr.flush()
+
+
+LOOPS: dict[str, Loop] = {}
+"""Loops of the modules that are imported, by ``module.function``."""
 
 
 class Loop:
     """A compiled function: a run compiles only the loops that it calls, for the dtypes that it calls them with."""
 
     def __init__(self, function: Callable[..., Any], signatures: dict[np.dtype[Any], Any]) -> None:
+        self.name = f"{function.__module__}.{function.__name__}"
         self._function = function
         self._signatures = signatures
         self._lock = threading.Lock()
@@ -104,44 +129,87 @@ class Loop:
     def __call__(self, *args: Any) -> Any:
         compiled = self._compiled.get(args[0].dtype)
         if compiled is None:
-            with self._lock:
-                compiled = self._compiled.get(args[0].dtype)
-                if compiled is None:
-                    compiled = self._compiled[args[0].dtype] = self._compile(args[0].dtype)
+            compiled = self.load(args[0].dtype)
         return compiled(*args)
 
+    def load(self, dtype: np.dtype[Any]) -> Callable[..., Any]:
+        """Return the code for a dtype: from a file, from Numba's cache, or compiled now."""
+        with self._lock:
+            compiled = self._compiled.get(dtype)
+            if compiled is None:
+                compiled = self._compiled[dtype] = self._compile(dtype)
+        return compiled
+
     def is_compiled(self, dtype: Any) -> bool:
-        """Return True if a call with this dtype compiles nothing: code is loaded, or in a current cache."""
-        if np.dtype(dtype) in self._compiled:
+        """Return True if a call with this dtype compiles nothing: code is loaded, in a file, or in a current cache."""
+        dtype = np.dtype(dtype)
+        if dtype in self._compiled or find_code(self.code_name(dtype)) is not None:
             return True
-        folder, signature = numba.njit(**OPTIONS)(self._function).stats.cache_path, self._signatures[np.dtype(dtype)]
-        if not folder:
-            return False
-        written = Path(self._function.__code__.co_filename).stat().st_mtime
-        indexes = Path(folder).glob(f"*.{self._function.__name__}-*.nbi")
-        found = any(index.stat().st_mtime >= written and signature in _signatures_of(index) for index in indexes)
-        return found and _is_current(Path(folder))
+        return _is_cached(self._dispatcher(), self._signatures[dtype])
+
+    @property
+    def dtypes(self) -> list[np.dtype[Any]]:
+        """Types for which the loop has been called."""
+        return list(self._compiled)
+
+    def code_name(self, dtype: np.dtype[Any]) -> str:
+        """Name of the file with the code for a dtype."""
+        return f"{self.name}-{dtype.name}"
+
+    def compile_to(self, path: Path, dtype: np.dtype[Any]) -> None:
+        """Compile for a dtype and write the code to a file."""
+        dispatcher, signature = numba.njit(**OPTIONS | {"cache": False})(self._function), self._signatures[dtype]
+        dispatcher.compile(signature)
+        write_code(path, dispatcher.get_compile_result(signature))
+
+    def _dispatcher(self) -> Any:
+        return numba.njit(**OPTIONS)(self._function)
 
     def _compile(self, dtype: np.dtype[Any]) -> Callable[..., Any]:
-        signature = self._signatures[dtype]
-        dispatcher = numba.njit(**OPTIONS)(self._function)
-        # Numba writes the name of a function's code to an index before the code itself, without a lock: another process
-        # could load the old file of that name, compiled by another release of numba or for another type.
-        folder = dispatcher.stats.cache_path
-        # Compiling leaves garbage; reading cached code does not.
-        pause = paused_collector() if self.is_compiled(dtype) else nullcontext()
-        with pause, write_lock(Path(folder) / "streamkern") if folder else nullcontext():
-            if folder:
-                _forget_older(Path(folder))
-            dispatcher.compile(signature)
+        dispatcher = self._from_file(dtype) or self._from_cache(dtype)
         dispatcher.disable_compile()
         compiled: Callable[..., Any] = dispatcher
         return compiled
 
+    def _from_file(self, dtype: np.dtype[Any]) -> Any:
+        path = find_code(self.code_name(dtype))
+        if path is None:
+            return None
+        dispatcher = numba.njit(**OPTIONS | {"cache": False})(self._function)
+        dispatcher._cache = StoredCode(path)
+        try:
+            with paused_collector():
+                dispatcher.compile(self._signatures[dtype])
+        except Exception:  # damaged, or written by a build that differs in more than the folder's name says
+            return None
+        return dispatcher
+
+    def _from_cache(self, dtype: np.dtype[Any]) -> Any:
+        dispatcher, signature = self._dispatcher(), self._signatures[dtype]
+        # Numba writes the name of a function's code to an index before the code itself, without a lock: another process
+        # could load the old file of that name, compiled by another release of numba or for another type.
+        folder = dispatcher.stats.cache_path
+        with write_lock(Path(folder) / "streamkern") if folder else nullcontext():
+            # Compiling leaves garbage; reading cached code does not.
+            cached = _is_cached(dispatcher, signature)
+            if folder:
+                _forget_older(Path(folder))
+            if not cached:
+                _announce()
+            with paused_collector() if cached else nullcontext():
+                dispatcher.compile(signature)
+        return dispatcher
+
 
 def loop(signature: Callable[[Any], Any], *dtypes: Any) -> Callable[[Callable[..., Any]], Loop]:
     """Return a decorator that compiles a function for the dtype of its first argument, at the first call with it."""
-    return lambda function: Loop(function, {as_dtype(dtype): signature(dtype) for dtype in dtypes})
+
+    def registered(function: Callable[..., Any]) -> Loop:
+        made = Loop(function, {as_dtype(dtype): signature(dtype) for dtype in dtypes})
+        LOOPS[made.name] = made
+        return made
+
+    return registered
 
 
 def rows(dtype: Any, *, readonly: bool = False) -> types.Array:

@@ -307,6 +307,7 @@ def assemble_noisy(
 @loop(_gathering, types.uint8, types.float32)
 def assemble(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> None:
     """Copy rows of ``raw`` by index and scale them."""
+    widest()
     n, d = out.shape
     for i in range(n):
         row, source = dense_row(out[i]), dense_row(raw[index[i]])
@@ -317,6 +318,7 @@ def assemble(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> None:
 @loop(lambda dtype: _gathering(dtype, dtype), types.float64)
 def assemble_wide(raw: Any, index: Any, out: Any, scale: Any, offset: Any) -> None:
     """Copy rows of ``raw`` by index, scaling them before rounding."""
+    widest()
     n, d = out.shape
     for i in range(n):
         row, source = dense_row(out[i]), dense_row(raw[index[i]])

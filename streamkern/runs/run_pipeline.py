@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.costs.footprint import Footprint
-from streamkern.cpu import default_engine
 from streamkern.data.dataset import require_unchanged
 from streamkern.defaults import CHECKPOINT_SECONDS
 from streamkern.errors import (
@@ -42,7 +41,7 @@ from streamkern.fitting.precision_checks import in_float64
 from streamkern.fitting.recipe import AUTO
 from streamkern.memory import memory_limit, peak_resident_bytes, resident_bytes
 from streamkern.partition.one_or_leaves import fit_one_or_leaves, resolve_with_held_out
-from streamkern.progress import COMPILING, display_if_verbose
+from streamkern.progress import display_if_verbose
 from streamkern.redaction import redacted
 from streamkern.resources import Resources, given_resources, scheduler_name
 from streamkern.runs.pipeline_definition import Pipeline, load_pipeline
@@ -315,14 +314,12 @@ def _fit(
 
 
 def _announce(executor: Executor, events: EventLog) -> None:
-    """Tell of workers, of compiling, and of what might make results differ."""
+    """Tell of workers, and of what might make results differ."""
     events.facts = partial(_resource_fields, executor.request_counts)
     workers = executor.members.to_json()
     if executor.dashboard is not None or workers:
         events.emit("cluster", dashboard=executor.dashboard, slots=executor.slots, workers=workers)
     executor.members.on_loss = lambda message: events.emit("warning", message=message)
-    if default_engine().compiling_bytes():
-        events.emit("compile", message=COMPILING)
     for doubt in executor.doubts():
         events.emit("warning", message=doubt)
 

@@ -21,7 +21,6 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
 
 from streamkern.centers import Centers
-from streamkern.cpu import default_engine
 from streamkern.data import Dataset, from_arrays
 from streamkern.data.class_weights import ClassWeight
 from streamkern.data.dataset import unchanging
@@ -41,7 +40,7 @@ from streamkern.models.kernel_machine import KernelMachine
 from streamkern.partition.fit_partition import model_of
 from streamkern.partition.one_or_leaves import fit_one_or_leaves, resolve_with_held_out
 from streamkern.preprocessing.steps import AUTOMATIC, Step
-from streamkern.progress import COMPILING, display_if_verbose
+from streamkern.progress import display_if_verbose
 from streamkern.resources import Resources, given_resources
 from streamkern.selection.learned_metric import AGOP
 from streamkern.sklearn.calibration_mixins import (
@@ -242,8 +241,6 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             display_if_verbose(self.verbose) as display,
             unchanging(recipe.train, recipe.validation),
         ):
-            if display is not None and default_engine().compiling_bytes():
-                display("compile", {"message": COMPILING})
             runner = Runner() if display is None else Runner(lambda progress: display("step", vars(progress)))
             return fit_one_or_leaves(
                 recipe, executor, budget, runner, device=device_for(recipe, self._resources.device)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numba
 import pytest
+
+from streamkern.cpu.compiled import COMPILING
 
 MODULE = """
 import sys, time, numba
@@ -78,7 +82,7 @@ def test_code_of_older_sources_of_the_functions_it_calls_is_not_used(tmp_path: P
         MODULE.replace("@numba.njit(**OPTIONS)\ndef inner(x):\n    return x + 1\n", "from called import inner\n")
     )
     code = "import numba, loops_of_a_user, streamkern.cpu.compiled as c\n"
-    code += "c._sources = lambda: {!r}\nprint(loops_of_a_user.outer(loops_of_a_user.np.array([1.5])))"
+    code += "c.sources_digest = lambda: {!r}\nprint(loops_of_a_user.outer(loops_of_a_user.np.array([1.5])))"
     found = []
     for version, added in (("first", 1), ("second", 10), ("second", 10)):  # of other sizes, else Python keeps its code
         called.write_text(f"import numba\n@numba.njit\ndef inner(x):\n    return x + {added}\n")
@@ -98,6 +102,35 @@ def test_where_nothing_can_be_kept_every_process_compiles_and_says_so(tmp_path: 
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("Set NUMBA_CACHE_DIR to a writable one") == 1
     assert not (tmp_path / "__pycache__").exists()
+
+
+@pytest.mark.slow
+def test_the_first_process_says_once_that_it_compiles(tmp_path: Path):
+    (tmp_path / "loops_of_a_user.py").write_text(MODULE)
+    code = "import loops_of_a_user as m\nm.outer(m.np.zeros(1))\nm.outer(m.np.zeros(1, 'f4'))"
+    told = [
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120).stderr
+        for _ in range(2)
+    ]
+    assert told == [COMPILING, ""]
+
+
+@pytest.mark.slow
+def test_a_new_time_of_the_file_compiles_nothing(tmp_path: Path):
+    """A second installation of the same sources."""
+    if not isinstance(numba.njit(cache=True)(_nothing)._cache._impl.locator.get_source_stamp(), bytes):
+        pytest.skip("this release of Numba compares times")
+    module = tmp_path / "loops_of_a_user.py"
+    module.write_text(MODULE)
+    code = "import loops_of_a_user as m\nprint(m.outer.is_compiled(float))\nm.outer(m.np.zeros(1))"
+    for known in ("False\n", "True\n"):
+        os.utime(module)
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        assert done.stdout == known, done.stderr
+
+
+def _nothing() -> None:
+    pass
 
 
 @pytest.mark.slow
