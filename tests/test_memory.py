@@ -93,7 +93,8 @@ def measured(case: dict[str, Any]) -> None:
     data = data.scale(1 / 255).augment(sk.augment.GaussianNoise(0.1), rows=case.get("rows"))
     validation = data.plain().sample(2000) if case.get("validate") else None
     named: Any = getattr(sk, case.get("solver", "EigenPro"))
-    solver = named(**case.get("settings", {"projection": case.get("projection", "auto")}))
+    # Passes after the second hold what the second does.
+    solver = named(**case.get("settings", {"projection": case.get("projection", "auto"), "epochs": 2}))
     recipe = recipe_of(data, case["p"], solver, validation=validation, dtype=case.get("arithmetic", "float32"))
     before = peak_resident_bytes() - resident_bytes()
     with open_executor("threads", case["threads"]) as executor:
@@ -140,7 +141,6 @@ CASES: dict[str, dict[str, Any]] = {
         "arithmetic": "float64",
     },
     **{
-        # Passes after the second hold what the second does.
         f"narrow, {solver}": {
             "source": "narrow", "p": 2000, "threads": 2, "memory": "2GiB", "solver": solver,
             "settings": {} if solver == "Direct" else {"epochs": 2},
