@@ -40,7 +40,7 @@ DEFAULTS = {
     "loops.assemble_wide": ("float64",),
     "loops.row_norms": ("float32", "float64"),
     "loops.first_row_with_exponent": ("uint32", "uint64"),
-    "gemm._pack": ("float32", "float64"),
+    "gemm.pack_rows": ("float32", "float64"),
 }
 """Loops, and types of their first argument, that the README, the first steps, examples and pipelines call.
 

@@ -132,11 +132,11 @@ def test_doctor_compiles_what_is_missing_beside_the_package(tmp_path: Path):
 
 @own_level
 def test_doctor_compiles_into_numbas_cache_where_the_package_cannot_be_written(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(compile_ahead, "DEFAULTS", {"gemm._pack": ("float32",)})
+    monkeypatch.setattr(compile_ahead, "DEFAULTS", {"gemm.pack_rows": ("float32",)})
     monkeypatch.setattr(compile_ahead, "PROGRAM", (sys.executable, "-c", "import sys; sys.exit('read-only')"))
     told = compile_ahead.compile_here(Path("/proc/none"))
     assert "Numba's cache" in told
-    assert np.dtype(np.float32) in LOOPS["streamkern.cpu.gemm._pack"].dtypes
+    assert np.dtype(np.float32) in LOOPS["streamkern.cpu.gemm.pack_rows"].dtypes
 
 
 # ------------------------------------------------------------------------------------------ what defaults call
