@@ -69,6 +69,8 @@ KINDS: dict[str, Callable[[Path, int], None]] = {
     "rows.csv": csv, "rows.parquet": parquet, "rows.arrow": arrow, "rows.npz": npz, "rows.h5": hdf5,
     "rows.zarr": zarr_group, "folder": partitioned,
 }  # fmt: skip
+OPENED = [kind for kind in KINDS if kind not in ("rows.npz", "rows.h5")]
+"""Kinds that not only ``ingest`` reads."""
 
 
 def files(place: Path) -> list[Path]:

@@ -15,7 +15,7 @@ from streamkern.commands.parser import main
 from streamkern.errors import StorageError
 from streamkern.serving import predict_files as serving
 from tests.faults import Fault, FaultyServer
-from tests.storage.test_replaced_data import KINDS, N
+from tests.storage.test_replaced_data import KINDS, OPENED, N
 
 STAGES = ["statistics", "centers", "step", "evaluate"]
 
@@ -59,7 +59,7 @@ def at(when: str, go: Any) -> Any:
     return hear
 
 
-MOMENTS = [*((kind, "step") for kind in KINDS), *(("rows.zarr", when) for when in STAGES if when != "step")]
+MOMENTS = [*((kind, "step") for kind in OPENED), *(("rows.zarr", when) for when in STAGES if when != "step")]
 
 
 @pytest.mark.parametrize(("kind", "when"), MOMENTS)
@@ -112,7 +112,7 @@ def test_a_remote_store_that_vanishes_in_a_run_is_one_error_and_costs_nothing_th
     assert result["metrics"] == whole["metrics"]
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "http"])
+@pytest.mark.parametrize("kind", [*OPENED, "http"])
 def test_data_that_vanish_in_a_prediction_are_one_error_and_parts_that_were_written_stay(
     kind: str, tmp_path: Path
 ) -> None:
