@@ -408,68 +408,45 @@ MAX_EARLIER_CHAMPIONS = 20
 
 RIDGES = tuple(10.0**-power for power in range(9, -1, -1))
 """Ridges λ of the loss 1/n Σ ‖f(x) − y‖² + λ ‖f‖², a decade apart, the least first; each use has a range."""
-
 METRIC_RIDGES = RIDGES[:9]
 """Ridges of a round of a metric, up to 0.1: each takes a factorisation."""
-
 SEARCH_RIDGES = RIDGES[1:8]
 """Ridges of a model of the search, 1e-8 to 0.01: each takes a factorisation. Of few rows all are compared, since one
-decomposition gives them, and where targets are noise the best is large.
-"""
-
+decomposition gives them, and where targets are noise the best is large."""
 TUNING_RIDGES = (*(float(f"{m}e-{e}") for e in range(9, 2, -1) for m in (1, 3)), 1e-2)
 """Ridges of a trial of ``tune``, two for each decade up to 0.01: one decomposition gives them all. By decades alone,
-two of seven tables have more error, one by .003.
-"""
-
+two of seven tables have more error, one by .003."""
 DIRECTION_RIDGES = RIDGES[3:8:2]
 """Ridges of the model that the direction of a cut is taken from: 1e-6, 1e-4 and 0.01."""
-
 RIDGE_MULTIPLES = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Ridges that are compared at last, in multiples of the best so far."""
-
 MIN_LOGISTIC_RIDGE = 3e-7
 """Ridge of ``Logistic`` at least, for the rows of the subsample: where squares want none, logits grow without bound
-(covtype at 20,000 rows, ADR 27).
-"""
-
+(covtype at 20,000 rows, ADR 27)."""
 BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Bandwidths that are compared first, in typical distances of two rows: all of them in ``tune``, and where rows are few
-and far from one another.
-"""
-
+and far from one another."""
 SEARCH_BANDWIDTHS = BANDWIDTHS[1:5]
 """Bandwidths that the search compares on held-out rows, half to four times the median distance."""
-
 NEAR_BANDWIDTHS = (0.36, 0.6, 1.0, 1.7)
 """Bandwidths that are compared at last, in multiples of the best so far, the smallest first. Of those through a metric,
-which takes distances away, the first two are compared at once.
-"""
-
+which takes distances away, the first two are compared at once."""
 BANDWIDTH_TIE = 0.002
 """Part of the squared error that a smaller bandwidth may add where no ridge helps: Laplace models that pass through
 their rows hardly depend on the bandwidth, but more centers and rows want a smaller one, which takes fewer passes (CASP,
-covtype). By ``MAX_ERROR_RATIO`` in its place, digits and four classes of clusters have up to .001 more errors.
-"""
-
+covtype). By ``MAX_ERROR_RATIO`` in its place, digits and four classes of clusters have up to .001 more errors."""
 MAX_INTERPOLATING_RIDGE = 1e-7
 """Ridges up to which a model is taken to pass through its rows."""
-
 LINEAR_WEIGHTS = (1.0, 30.0)
 """Weights of a linear part: its mean on the diagonal, where the kernel that it is added to is 1."""
-
 LINEAR_STANDARD_ERRORS = 2.0
 """Standard errors by which a linear part has to be better, because it goes on without bound beyond the rows. With one,
-14 of 68 fits were worse; with two 1 of 25 (ADR 22).
-"""
-
+14 of 68 fits were worse; with two 1 of 25 (ADR 22)."""
 MAX_ERROR_RATIO = 0.99
 """A model beats a simpler one where its squared error is less than this part of the other's, and by more than the
 standard error of the difference on the same rows: in the search, and where a trial chooses leaves. In ``tune`` fewer
 centers, or a bandwidth nearer to the median distance, may cost as much, whatever the standard error: with it, counts of
-3,000 rows have .009 more error.
-"""
-
+3,000 rows have .009 more error."""
 SUBSAMPLE_SIZES = tuple(
     (rows, max(rows // 10, min(rows // 3, 500)))
     for rows in (
@@ -478,70 +455,52 @@ SUBSAMPLE_SIZES = tuple(
     )
 )
 """Rows of the search's subsample and centers of its models, the largest first."""
-
 MIN_ROWS_TO_HOLD_OUT = SUBSAMPLE_SIZES[-1][0]
 """Rows of which a third is held out. Fewer are left out one by one: with 120 rows the mean R² was .591 for .561."""
-
 HELD_OUT_SHARE = 1 / 3
 """Share of the subsample that models of the search and of ``tune`` are compared on: an error takes less than a fit."""
-
 METRIC_HELD_OUT_SHARE = 0.2
 """Share of the sample that rounds of a metric are compared on, and of a leaf's rows that a ridge is."""
-
 FIRST_MODELS_DIVISOR = 3
 """The first models are fitted to the subsample's rows, and have its centers, divided by this."""
-
 MAX_FINALISTS = 3
 """Models of the first part that are fitted to all rows of the subsample, at most."""
-
 METRIC_ROUNDS, MAX_FURTHER_ROUNDS = 3, 1
 """Rounds, at most, in which a metric is learned on the first models, and then on those of all rows."""
-
 MAX_SEARCH_SHARE = 0.5
 """Work of the search at nominal prices, at most, as a part of that of the fit."""
-
 MAX_SEARCH_SECONDS, MIN_SEARCH_SECONDS, MIN_FULL_KERNEL_SEARCH_SECONDS = 120, 3, 32
 """Work of the search in seconds of two slow cores: at most; whatever the fit takes (of a leaf a tenth of it); and where
-every row is a center.
-"""
-
+every row is a center."""
 SEARCH_MEMORY_DIVISOR = 8
 """The search may hold this part of the budget."""
-
+CONCURRENT_FITS = 2
+"""Models of the search that are fitted at a time, which its memory allows for."""
+MAX_RIDGES_SOLVED = 4
+"""Ridges that a model with every row as a center is solved for, about."""
+MAX_EXACT_ERROR = 1e-10
+"""Squared error that may be float32 rounding alone: relative to the targets' variance, or absolute for classes."""
 MIN_ROWS_PER_COLUMN = 20
 """Rows of the subsample for each number of a metric's diagonal, at least: what fewer say of many does not hold for all
-rows (Fashion-MNIST). There are as many as columns, or, for metrics of all directions, as features.
-"""
-
+rows (Fashion-MNIST). There are as many as columns, or, for metrics of all directions, as features."""
 MIN_METRIC_ROWS = 40
 """Rows below which nothing is learned about features, and no kernel is searched for."""
-
 MAX_L1_FEATURES, MAX_FULL_FEATURES = 200, 1000
 """Features up to which the L1 norm is tried, whose distances cost several times a product in wider rows; and up to
-which a full metric is, whose square root takes d³ operations.
-"""
-
+which a full metric is, whose square root takes d³ operations."""
 MAX_ROWS_AS_CENTERS = 10_000
 """Rows up to which each of them is a center by default: n³/3 operations of a factor, mostly in float32, where normal
-equations of half as many centers take n³/4 in float64.
-"""
-
+equations of half as many centers take n³/4 in float64."""
 DEFAULT_CENTERS, MAX_CENTERS_BY_ROWS, MAX_CENTERS = 2_000, 5_000, 8_000
 """Centers by default where not every row is one: as many rows as a preconditioner looks at, and a set-up of a few
-seconds; one for four rows, at most; and one for eight, at most.
-"""
-
+seconds; one for four rows, at most; and one for eight, at most."""
 MAX_PASS_SECONDS = 30
 """Seconds of two slow cores for a pass over wide rows with more than ``DEFAULT_CENTERS``, at most."""
-
 TUNING_CENTERS, MAX_TUNING_CENTERS, MIN_TUNING_CENTERS = 1000, 2000, 32
 """Centers of ``tune`` for plain rows; for a pipeline at most, because a trial takes p³; and the fewest of its curve."""
-
 DIRECTION_ROWS, DIRECTION_CENTERS = 1_000, 125
 """Rows and centers for the direction of a cut, at most. Five times the rows and four times the centers gain nothing
-(ADR 23).
-"""
-
+(ADR 23)."""
 MEDIAN_ROWS, DIRECTION_MEDIAN_ROWS = 1000, 128
 """Rows whose median distance is a bandwidth: half a million pairs. Of a leaf's direction: to about three percent."""
 
@@ -549,49 +508,34 @@ MEDIAN_ROWS, DIRECTION_MEDIAN_ROWS = 1000, 128
 
 SAMPLE_BYTES = 64 << 20
 """Encoded rows of the sample that directions are taken from."""
-
 MIN_SAMPLE_ROWS, SAMPLE_ROWS = 10_000, 200_000
 """Rows of the sample, at least, and at most where more are not needed for ``MIN_SAMPLE_ROWS_OF_LEAF`` cuts of a small
 part of the rows."""
-
 SAMPLE_PART = 16
 """Part of the rows up to which the sample is larger where leaves are many."""
-
 STANDARD_DEVIATION_ROWS = 4_096
 """Rows, about, that standard deviations of features are taken from, in whose units a direction is found."""
-
 MIN_DIRECTION_ROWS = 200
 """Rows of the sample below which a direction is that of the largest variance."""
-
 LEAF_ROWS_SLACK = 0.1
 """Part of the most rows of a leaf that one may have more of, where the sample has cut it: it was sure by two standard
-errors, and a cut more would read all rows again.
-"""
-
+errors, and a cut more would read all rows again."""
 MIN_SAMPLE_ROWS_OF_LEAF = 1_000
 """Rows of the sample in a leaf from which on it is cut at their median: that of all rows to two percent or three."""
-
 MAX_EIGENVECTORS = 8
 """Eigenvectors that are looked at for one that cuts the rows near their middle."""
-
 MIN_BALANCE = 0.3
 """Share of the sample's rows on the smaller side of a cut from which on no further eigenvector is looked at."""
-
 MIN_SIDE_SHARE = 0.05
 """Share of a leaf's rows below which a side is not cut off."""
-
 MIN_CUT_ROWS = 100
 """Rows of a leaf, at least."""
-
 MIN_ROWS_OF_VALUE = 500
 """Rows of a value of the column ``by``, at least, for a part of its own."""
-
 MAX_LLOYD_STEPS = 30
 """Steps of Lloyd's method between two means, at most."""
-
 MAX_EDGES = 1024
 """Quantiles of the sample between which rows are counted."""
-
 MAX_VALUES = 10_000
 """Values of the column ``by``, at most."""
 
@@ -599,18 +543,34 @@ MAX_VALUES = 10_000
 
 MIN_SCALE_ROWS = 100
 """Rows below which the scale is a constant, and all of them tell the quantile; rows of a fifth, at least."""
-
 SCALE_GROUPS = 5
 """Parts of the predicted scale that have a quantile each."""
-
 MAX_SCALE_ROWS = 2000
 """Rows, at most, that the scale is learned from."""
-
 MAX_SCALE_FUNCTIONS = 300
 """Functions of the basis, at most, that the scale is made of."""
-
 MIN_RELATIVE_SCALE = 0.1
 """Least scale, as a share of the mean one."""
-
 SCORED_COVERAGE = 0.9
 """Coverage that metrics are of."""
+
+# ---------------------------------------------------------------------------------- Exact solutions and their residuals
+
+SOLVED_RESIDUAL = {"float32": 2e-3, "float64": 1e-4}
+"""Relative residual above which a solution is refined: in float32 products with weights have errors of that size."""
+MIN_PIVOT_ROUNDINGS = 128
+"""Units of rounding of its diagonal element that a pivot in float32 has, at least: a factor errs by about a dozen
+(``tests/benchmarks/factor.py``). Where rows are nearly equal, the rest of a pivot is rounding, which no residual
+shows."""
+MAX_REFINEMENTS, MAX_JITTERS = 3, 12
+"""Refinements of a solution, and diagonals that are tried, each ten times the one before."""
+NEAREST_SUMS_RIDGE, MAX_NEGATIVE_DIAGONAL = 1e-8, 1e-6
+"""Ridge, in mean diagonals, of the sums that rows were taken from; and the part of the largest diagonal element below
+minus which another shows that rows were never added."""
+MAX_RESIDUAL = 0.05
+"""Relative residual above which a better solve is tried, and a fit counts as inaccurate."""
+MIN_RESIDUAL_ROWS, MAX_RESIDUAL_FUNCTIONS = 32, 500
+"""Rows below which the residual is not measured, since a quarter of them says nothing; and functions it is measured
+with: half as many as rows they are fitted to, so that a fit without noise is no interpolation of them."""
+RESIDUAL_STANDARD_ERRORS = 2.0
+"""Standard errors by which a better solution must be better for a fit to count as unfinished."""

@@ -45,6 +45,12 @@ class Draw:
     EXAMPLES = 7
     DRIFT = 11
     HELD_OUT = 0x6C656674
+    HALVES = 0x68616C66
+    PARTITION = 0x70617274
+    TUNING = 0x74756E65
+    METRIC, SIGNS = 0x61676F70, 0x7369676E
+    MEDIAN_DISTANCE = 0x6D656469616E
+    RESIDUAL = 0x756E6C
 
 
 def philox4x32(counter: NDArray[np.uint32], key: NDArray[np.uint32]) -> NDArray[np.uint32]:

@@ -27,14 +27,6 @@ TECHNICAL = re.compile(
 )
 """Ends of names of what may stand in a deciding room: sizes of tasks, tiles and buffers, limits of input, formats."""
 
-STILL_TO_MOVE = {
-    *("calibration/intervals.py", "evaluation/paired_errors.py", "partition/grow_tree.py", "runs/tune.py"),
-    *(f"selection/{name}.py" for name in ("gradient_outer_product", "kernel_search", "learned_metric")),
-    *("selection/leave_one_out_search.py", "selection/median_bandwidth.py"),
-    *(f"solvers/{name}.py" for name in ("direct", "ridge", "solution_residual")),
-}
-"""Files with constants of their own from before this rule. A file may leave this set; none may join it."""
-
 KNOWN = {"np": np, "math": math, **{name: value for name, value in vars(defaults).items() if name.isupper()}}
 
 
@@ -83,7 +75,7 @@ def test_a_room_that_decides_states_no_constant_of_its_own():
         if file.relative_to(PACKAGE).parts[0] in DECIDING
         if (names := [name for name in numeric_constants(file.read_text()) if not TECHNICAL.search(name)])
     }
-    assert {file: names for file, names in found.items() if file not in STILL_TO_MOVE} == {}
+    assert found == {}
 
 
 def test_each_constant_is_defined_once_and_described():

@@ -36,11 +36,9 @@ from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.ridge import left_out_path
 from streamkern.errors import ModelFormatError, NumericalError
 from streamkern.kernels import Basis, Expansion
-from streamkern.rng import uniform_rows
+from streamkern.rng import Draw, uniform_rows
 from streamkern.storage.serialize import is_valid_array, serializable
 from streamkern.types import Array
-
-_HALF_DRAW = 0x68616C66  # name of the draw that cuts rows in halves
 
 
 @serializable
@@ -161,7 +159,7 @@ def fit_intervals(out_of_sample: OutOfSample, X: Array, basis: Basis, engine: En
     rest, weights, mean = np.arange(m), np.zeros((0, c)), np.ones(c)
     functions = 0
     if m >= MIN_SCALE_ROWS:
-        first = uniform_rows(0, _HALF_DRAW, out_of_sample.ids, 1)[:, 0] < 0.5
+        first = uniform_rows(0, Draw.HALVES, out_of_sample.ids, 1)[:, 0] < 0.5
         learning = np.flatnonzero(first)[:MAX_SCALE_ROWS]
         rest = np.setdiff1d(rest, learning, assume_unique=True)
         mean = w[learning] @ missed[learning] / max(float(w[learning].sum()), np.finfo(np.float64).tiny)

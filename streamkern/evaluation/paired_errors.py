@@ -13,8 +13,6 @@ from streamkern.engine.packed_triangle import cuts
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
-_TILE_VALUES = 1 << 20  # outputs that are in memory at a time, about
-
 
 @serializable
 @dataclass(frozen=True, eq=False)
@@ -87,7 +85,7 @@ class ModelErrors(NamedTuple):
         n, c = targets.shape
         mass = np.ones(n) if w is None or not np.any(w) else np.asarray(w, dtype=np.float64)
         squares, mistakes, total = np.zeros((n, models)), np.zeros((n, models)), np.zeros((models, c))
-        for rows in cuts(n, max(256, _TILE_VALUES // (models * c))):
+        for rows in cuts(n, max(256, (1 << 20) // (models * c))):  # about a million outputs at a time
             F = outputs(rows)
             if classify:
                 mistakes[rows] = F.argmax(axis=2) != targets[rows].argmax(axis=1)[:, None]

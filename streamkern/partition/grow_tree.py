@@ -50,14 +50,12 @@ from streamkern.execute.base import Executor, Parts
 from streamkern.kernels import Kernel
 from streamkern.models.cut_tree import CutTree, Partition
 from streamkern.partition.leaf_rows import routed_scan
-from streamkern.rng import generator
+from streamkern.rng import Draw, generator
 from streamkern.selection.gradient_outer_product import gradient_outer_product
 from streamkern.selection.learned_metric import round_work
 from streamkern.storage.serialize import serializable_as
 from streamkern.sweep import ScanWork, gather_weighted, sweep
 from streamkern.types import Array, IntArray
-
-_DRAW = 0x70617274  # name of the draw of the sample
 
 
 @serializable_as("Grown")
@@ -233,7 +231,7 @@ class TreeBuilder:
     def sample(self) -> tuple[Array, Array, Array | None]:
         """Encoded rows, targets and weights of the sample, read when a level first needs them."""
         data = self.assembly.dataset
-        ids = np.sort(data.draw(self._sample_rows, _DRAW, self.seed))
+        ids = np.sort(data.draw(self._sample_rows, Draw.PARTITION, self.seed))
         # Rows that lie far apart: a block for a few of them would take longer than to read them.
         X, y, w = gather_weighted(self.executor, self.assembly, ids, max(4096, data.base_rows // len(ids) * 128))
         assert y is not None

@@ -48,6 +48,7 @@ from streamkern.memory import format_bytes, resident_bytes
 from streamkern.preprocessing.steps import AUTOMATIC, Step
 from streamkern.progress import display_if_verbose
 from streamkern.resources import Resources, given_resources
+from streamkern.rng import Draw
 from streamkern.runs.pipeline_definition import Pipeline, load_pipeline, parameters
 from streamkern.runs.plan import measured_prices, plan
 from streamkern.selection.kernel_search import (
@@ -484,7 +485,7 @@ def _sample(train: Dataset, rows: int, seed: int, budget: int) -> Dataset:
             expected=f"a budget of at least {format_bytes(needed)}",
             remedy="ask for fewer rows, or raise memory",
         )
-    ids = np.sort(plain.draw(rows, _DRAW, seed))
+    ids = np.sort(plain.draw(rows, Draw.TUNING, seed))
     found = read_rows(plain.source, ids)
     columns = plain.source.columns
     names = None if columns is None else list(columns)
@@ -602,6 +603,3 @@ def _family(kernel: Kernel) -> str:
         f"{k}={v:g}" for k, v in described.items() if k not in ("name", "bandwidth") and type(v) in (int, float)
     )
     return f"{described['name']}({rest})" if rest else str(described["name"])
-
-
-_DRAW = 0x74756E65  # name of the draw of the subsample

@@ -38,6 +38,7 @@ from streamkern.data.targets import Classes
 from streamkern.defaults import (
     BANDWIDTH_TIE,
     BANDWIDTHS,
+    CONCURRENT_FITS,
     DEFAULT_CENTERS,
     FIRST_MODELS_DIVISOR,
     HELD_OUT_SHARE,
@@ -69,6 +70,7 @@ from streamkern.defaults import (
     SEARCH_MEMORY_DIVISOR,
     SEARCH_RIDGES,
     SUBSAMPLE_SIZES,
+    USUAL_THREADS,
 )
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import DataError
@@ -91,13 +93,9 @@ MIN_SEARCH_WORK = MIN_SEARCH_SECONDS * WORK_PER_SECOND
 MIN_FULL_KERNEL_SEARCH_WORK = MIN_FULL_KERNEL_SEARCH_SECONDS * WORK_PER_SECOND
 MAX_PASS_WORK = MAX_PASS_SECONDS * WORK_PER_SECOND
 
-CONCURRENT_FITS = 2
-"""Models that are fitted at a time."""
-
 _EQUATION_BYTES = (
     190  # bytes of normal equations on ``ASSUMED_THREADS`` threads for each p², which may be half of the budget
 )
-_SLOTS = 4  # threads assumed for memory, so that the choice does not depend on their real number
 
 
 @dataclass(frozen=True)
@@ -394,7 +392,7 @@ def search_for(
     ]
 
     def fits(search: Search) -> bool:
-        if search.memory(replace(size, slots=_SLOTS), rows, 1) > budget // SEARCH_MEMORY_DIVISOR:
+        if search.memory(replace(size, slots=USUAL_THREADS), rows, 1) > budget // SEARCH_MEMORY_DIVISOR:
             return False
         return search.work(size).priced(nominal_prices(d)) <= allowed
 

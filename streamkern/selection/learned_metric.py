@@ -28,7 +28,14 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Block, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, as_values
 from streamkern.data.transforms import LinearMap
-from streamkern.defaults import MAX_FULL_FEATURES, METRIC_HELD_OUT_SHARE, METRIC_RIDGES, MIN_METRIC_ROWS
+from streamkern.defaults import (
+    MAX_EXACT_ERROR,
+    MAX_FULL_FEATURES,
+    MAX_RIDGES_SOLVED,
+    METRIC_HELD_OUT_SHARE,
+    METRIC_RIDGES,
+    MIN_METRIC_ROWS,
+)
 from streamkern.engine.abstract_array import CostMeter
 from streamkern.engine.cost_meter import MeterEngine
 from streamkern.engine.operation_counts import Operations
@@ -39,7 +46,7 @@ from streamkern.execute.base import Parts
 from streamkern.kernels import Expansion, Kernel
 from streamkern.kernels.base import set_integer
 from streamkern.preprocessing.feature_origins import Features, features_of
-from streamkern.rng import uniform_rows
+from streamkern.rng import Draw, uniform_rows
 from streamkern.selection.median_bandwidth import median_distance
 from streamkern.solvers.base import Problem
 from streamkern.solvers.ridge import ridge_path, solve_every_row
@@ -49,11 +56,7 @@ from streamkern.types import Array
 
 KINDS = ("auto", "diagonal", "full")
 
-MAX_RIDGES_SOLVED = 4
-"""Ridges of a model with every row as a center, about: see ``_best_full_kernel``."""
-
 _BLOCK_ROWS = 1024
-_DRAW, _SIGNS = 0x61676F70, 0x7369676E  # names of the draws of the sample and the signs
 
 
 @dataclass(frozen=True)
@@ -114,10 +117,6 @@ class AGOP:
         fits = 1 + self.rounds * len(kinds)
         work = float(fits) * (fitted + gradients)
         return SearchCost(work, fits * (2.0 * sample), peak + sampled_bytes(sample, size) + square, sample, fits)
-
-
-MAX_EXACT_ERROR = 1e-10
-"""Squared error that may be float32 rounding alone: relative to the targets' variance, or absolute for classes."""
 
 
 def is_exact(mse: float, score: float, classify: bool) -> bool:
@@ -216,7 +215,7 @@ class GradientOuter(Contribution):
     def _signs(self, block: Block) -> Array | None:
         if self.outputs == 1:
             return None
-        u = uniform_rows(self.seed, _SIGNS, block.ids, self.outputs)
+        u = uniform_rows(self.seed, Draw.SIGNS, block.ids, self.outputs)
         return np.where(u < 0.5, -1.0, 1.0)
 
 
@@ -318,7 +317,7 @@ class Rounds:
     def sample(agop: AGOP, problem: Problem) -> tuple[Dataset, Encoding, Array, Array | None]:
         """Return the sample in memory, and the encoding of its targets; its features and sample weights."""
         data = problem.train.plain()
-        ids = np.sort(data.draw(agop.sizes(data.base_rows)[0], _DRAW, agop.seed))
+        ids = np.sort(data.draw(agop.sizes(data.base_rows)[0], Draw.METRIC, agop.seed))
         X, y, w = gather_weighted(problem.executor, Assembly(data, problem.encoding, 0.0, problem.dtype), ids)
         classify = isinstance(problem.encoding, Classes)
         assert y is not None

@@ -19,13 +19,13 @@ from streamkern.errors import DataError
 from streamkern.execute.base import Executor
 from streamkern.kernels import Kernel, Laplace
 from streamkern.kernels.radial import Radial
+from streamkern.rng import Draw
 from streamkern.sweep import gather
 from streamkern.types import Array
 
 AUTO_KERNEL = Laplace("median")
 """Bandwidths that ``tune`` tries where there is no kernel."""
 
-_DRAW = 0x6D656469616E  # name of the draw of these rows
 
 R = TypeVar("R")
 
@@ -37,7 +37,9 @@ def median_distance(dataset: Dataset, executor: Executor, dtype: np.dtype[Any], 
     bits under any chunking and on any executor. Distances are in float64. ``DataError`` if all rows are the same.
     """
     data = dataset.plain()
-    X, _ = gather(executor, Assembly(data, dtype=dtype), data.draw(min(MEDIAN_ROWS, data.base_rows), _DRAW))
+    X, _ = gather(
+        executor, Assembly(data, dtype=dtype), data.draw(min(MEDIAN_ROWS, data.base_rows), Draw.MEDIAN_DISTANCE)
+    )
     return median_of_rows(X, norm)
 
 

@@ -24,6 +24,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Stream
 from streamkern.data.targets import Continuous, Encoding
 from streamkern.data.transforms import transforms_for_prediction
+from streamkern.defaults import MAX_NEGATIVE_DIAGONAL, MAX_RESIDUAL, NEAREST_SUMS_RIDGE
 from streamkern.engine import Engine
 from streamkern.engine.packed_triangle import cuts, packed_panels, packed_size, unpacked
 from streamkern.errors import DataError, ModelFormatError, NumericalError, UsageError
@@ -33,7 +34,7 @@ from streamkern.memory import format_bytes
 from streamkern.solvers.base import FullPassIteration, NoChoices, Problem, Sweep, Traits
 from streamkern.solvers.contributions import NormalEquations
 from streamkern.solvers.ridge import SquaredTargets, leave_one_out, solve_every_row
-from streamkern.solvers.solution_residual import FAR, relative_residual, report_residual
+from streamkern.solvers.solution_residual import relative_residual, report_residual
 from streamkern.storage.artifact import Contents, load_artifact
 from streamkern.storage.serialize import flatten, is_valid_array, is_valid_number, serializable, unflatten
 from streamkern.types import Array, IntArray
@@ -43,8 +44,6 @@ KIND, MEMBER = "Sums", "sums"
 
 FORMAT = 1
 
-_NEAREST = 1e-8  # ridge, in mean diagonals
-_NEVER_SEEN = 1e-6  # a diagonal below minus this part of the largest shows that rows were never added
 
 Change = tuple[Array, Array]
 """(rows, V): functions ψ = Vᵀ φ[rows] in place of φ."""
@@ -156,7 +155,7 @@ class DirectIteration(FullPassIteration):
         A = self._equations(sums.gram, sums.mass)
         scale = float(np.trace(A)) / self.basis.width
         found = self._factored(A, sums.moment / sums.mass)
-        enough = found is not None and self.report["rounding"] <= FAR
+        enough = found is not None and self.report["rounding"] <= MAX_RESIDUAL
         if engine.decide(enough, bound=False, likely=True) and found is not None:
             kept, n = self._kept(sums), sums.mass
             del A, sums
@@ -311,7 +310,7 @@ class DirectIteration(FullPassIteration):
         self.report |= {"condition": condition, "jitter_per_ridge": jitter}
         narrow, rounding = self.basis.dtype == np.float32, self.report.get("rounding", 0.0)
         causes = [f"condition number about {condition:.1g}"]
-        if rounding > FAR:
+        if rounding > MAX_RESIDUAL:
             causes.append(f"rounding of the normal equations may change predictions by {rounding:.2g} of their size")
         if narrow:
             causes.append("weights and kernel values are rounded to float32")
@@ -324,7 +323,7 @@ class DirectIteration(FullPassIteration):
             needed = format_bytes(self.problem.better_budget)
             remedies.insert(0, f"memory={needed!r}, which allows a second sweep that rounding spoils less")
         report_residual(
-            self.report, "Direct", residual, causes, remedies, far=max(residual, rounding) > FAR or jitter > 1
+            self.report, "Direct", residual, causes, remedies, far=max(residual, rounding) > MAX_RESIDUAL or jitter > 1
         )
 
     def weights(self, state: Solved) -> Array:
@@ -425,7 +424,7 @@ class Sums:
         """Check that no more was subtracted than had been added."""
         p = len(self.moment)
         diagonal = np.concatenate([np.diagonal(panel) for _, panel in packed_panels(self.gram, p)])
-        never = bool(diagonal.min() < -_NEVER_SEEN * np.abs(diagonal).max())
+        never = bool(diagonal.min() < -MAX_NEGATIVE_DIAGONAL * np.abs(diagonal).max())
         if self.rows < 1 or self.mass <= 0 or never:
             seen = self.rows + forgotten
             raise DataError(
@@ -476,7 +475,7 @@ class Sums:
         G = engine.mirror(unpacked(self.gram, M, engine))
         right = G[np.ix_(kept, centers)] @ whole[centers]
         A = G[np.ix_(kept, kept)]
-        A[np.diag_indices(len(A))] += _NEAREST * float(np.trace(A)) / len(A)
+        A[np.diag_indices(len(A))] += NEAREST_SUMS_RIDGE * float(np.trace(A)) / len(A)
         return np.asarray((whole[kept] + engine.spd_solve(A, right)).astype(weights.dtype))
 
     def contents(self, weights_sha256: str) -> Contents:

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.row_order import Stream
-from streamkern.defaults import FALKON_PROBES, MAX_LOST_SHARE, MAX_WEIGHT_ROUNDING, ROWS_PER_FUNCTION
+from streamkern.defaults import FALKON_PROBES, MAX_LOST_SHARE, MAX_RESIDUAL, MAX_WEIGHT_ROUNDING, ROWS_PER_FUNCTION
 from streamkern.errors import require_counts
 from streamkern.kernels import Expansion
 from streamkern.solvers.base import Failure, FullPassIteration, NoChoices, Problem, Sweep, Traits
 from streamkern.solvers.contributions import Gradient, NormalProduct
 from streamkern.solvers.direct import check_ridge
-from streamkern.solvers.solution_residual import FAR, report_residual
+from streamkern.solvers.solution_residual import report_residual
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
@@ -236,13 +236,13 @@ class FalkonIteration(FactoredIteration):
         }
         narrow = ['dtype="float64"'] if expansion.dtype == np.float32 else []
         causes, remedies = [], []
-        if residual > FAR:
+        if residual > MAX_RESIDUAL:
             causes.append(f"after {state.iterations} iterations of at most {self.epochs - 1}")
             remedies.append("more epochs")
         if jitter > 1:
             causes.append(f"rounding to {expansion.dtype} acts as a ridge of {jitter:.2g} times the one given")
             remedies += narrow
-        far = residual > FAR or jitter > 1
+        far = residual > MAX_RESIDUAL or jitter > 1
         report_residual(
             self.report, "Falkon", residual, causes, [*remedies, "a larger ridge", "a smaller bandwidth"], far
         )

@@ -25,6 +25,7 @@ import numpy as np
 from streamkern.calibration.out_of_sample import HELD_OUT_DRAW, OutOfSample, copies_remain, held_out_count
 from streamkern.data.row_order import Block
 from streamkern.data.targets import as_values
+from streamkern.defaults import MAX_JITTERS, MAX_REFINEMENTS, MAX_RESIDUAL, MIN_PIVOT_ROUNDINGS, SOLVED_RESIDUAL
 from streamkern.engine import Engine
 from streamkern.engine.packed_triangle import cuts, unpacked
 from streamkern.engine.reference import not_positive
@@ -36,23 +37,12 @@ from streamkern.kernels import Basis, Expansion, Kernel, Laplace, Sum
 from streamkern.kernels.feature_maps import FACTOR_JITTER
 from streamkern.solvers.base import Problem
 from streamkern.solvers.contributions import NormalEquations
-from streamkern.solvers.solution_residual import FAR, relative_residual
+from streamkern.solvers.solution_residual import relative_residual
 from streamkern.sweep import Contribution
 from streamkern.types import Array, IntArray
 
-_CLOSE = {np.dtype(np.float32): 2e-3, np.dtype(np.float64): 1e-4}
-"""Relative residual above which the solution is refined: in float32 products with weights have errors of that size."""
-
-_PIVOT = 128
-"""Units of rounding of its diagonal element that a pivot in float32 has, at least: a factor errs by about a dozen
-(``tests/benchmarks/factor.py``). Where rows are so near to others, the rest of a pivot is rounding, which weights and
-outputs of rows left out amplify, and which no residual tells.
-"""
-
-_REFINED = 3  # times, at most
-_JITTERS = 12  # diagonals that are tried, each ten times the one before
-_COLUMNS = 512  # of the inverse that are in memory at a time
-_TILE = 512  # rows whose functions are in memory at a time
+_INVERSE_COLUMNS = 512  # of the inverse that are in memory at a time
+_TILE_ROWS = 512  # rows whose functions are in memory at a time
 
 
 def is_factorable(kernel: Kernel | None) -> bool:
@@ -125,7 +115,7 @@ def _factored(
     """L of A and b = A⁻¹ B, in float64 if need be, and with the least diagonal that gives a factor."""
     wide, eps, facts = np.dtype(np.float64), float(np.finfo(np.float64).eps), dict[str, Any]()
     ways = [(basis.dtype, 0.0), *([] if basis.dtype == wide else [(wide, 0.0)])]
-    ways += [(wide, basis.p * eps * 10.0**power) for power in range(_JITTERS)]
+    ways += [(wide, basis.p * eps * 10.0**power) for power in range(MAX_JITTERS)]
     *_, last = ways
     least = shift / 10  # a smaller one would change nothing
     L: Any = None
@@ -142,11 +132,11 @@ def _factored(
             continue
         b, facts["residual"] = _solved(engine, times, L, B, shift + jitter, root)
         facts |= {"factor": dtype.name, **({"jitter": jitter} if jitter else {})}
-        enough = way == last or facts["residual"] <= (_CLOSE[wide] if jitter else FAR)
+        enough = way == last or facts["residual"] <= (SOLVED_RESIDUAL[wide.name] if jitter else MAX_RESIDUAL)
         if engine.decide(enough, bound=bool(dtype == wide), likely=True):
             break
         if dtype == wide:  # the residual falls no faster than the diagonal grows: a tenth of that is not too much
-            least = max(least, (shift + jitter) * facts["residual"] / _CLOSE[wide] / 10)
+            least = max(least, (shift + jitter) * facts["residual"] / SOLVED_RESIDUAL[wide.name] / 10)
         L, times = None, None  # before the next are made
     return L, b, facts
 
@@ -172,7 +162,7 @@ def _factor(
             A[rows, : rows.stop] *= (root[rows] * root[: rows.stop].T).astype(dtype)
     diagonal = np.diag_indices(n)
     A[diagonal] += shift
-    least = _PIVOT * np.finfo(dtype).eps * A[diagonal]
+    least = MIN_PIVOT_ROUNDINGS * np.finfo(dtype).eps * A[diagonal]
     L = engine.cholesky(A)
     if dtype != np.float64 and not engine.decide(np.all(np.square(L[diagonal]) > least), bound=True):
         raise not_positive()
@@ -189,11 +179,13 @@ def _solved(
         return engine.triangular_solve(L, half, lower=True, transposed=True).astype(np.float64)
 
     b, best = inverse(B), np.inf
-    for step in range(_REFINED + 1):
+    for step in range(MAX_REFINEMENTS + 1):
         values = times(b if root is None else b * root)
         rest = B - (values if root is None else values * root) - shift * b
         reached = relative_residual(rest, B)
-        if engine.decide(reached <= _CLOSE[L.dtype] or not reached < best / 2 or step == _REFINED, bound=True):
+        if engine.decide(
+            reached <= SOLVED_RESIDUAL[L.dtype.name] or not reached < best / 2 or step == MAX_REFINEMENTS, bound=True
+        ):
             break
         best, b = reached, b + inverse(rest)
     return b, reached
@@ -206,7 +198,7 @@ def _inverses(engine: Engine, L: Array, v: Array, codes: IntArray, at: IntArray)
     """
     groups, place = np.unique(codes[at], return_inverse=True)
     found = engine.zeros((len(groups), 1))
-    for part in cuts(len(groups), _COLUMNS):
+    for part in cuts(len(groups), _INVERSE_COLUMNS):
         column = np.full(len(codes), -1)
         column[groups[part]] = np.arange(part.stop - part.start)
         own = np.flatnonzero(column[codes] >= 0)
@@ -250,7 +242,7 @@ def leave_one_out(
         wanted = means
     share, centers = mass / n, _centers(problem, ids, codes)
     found = engine.zeros((len(X), outputs))
-    for rows in cuts(len(X), _TILE):
+    for rows in cuts(len(X), _TILE_ROWS):
         phi = engine.values(basis, X[rows]).astype(np.float64)
         own, c = half(phi), share[rows]
         rest = unlevered(c * engine.row_squares(own))

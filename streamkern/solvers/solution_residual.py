@@ -18,23 +18,21 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.defaults import RIDGES
+from streamkern.defaults import (
+    MAX_RESIDUAL,
+    MAX_RESIDUAL_FUNCTIONS,
+    MIN_RESIDUAL_ROWS,
+    RESIDUAL_STANDARD_ERRORS,
+    RIDGES,
+)
 from streamkern.engine.residuals import residual
 from streamkern.engine.ridge import solve_ridge
 from streamkern.errors import NumericalError
 from streamkern.evaluation.paired_errors import Errors
+from streamkern.rng import Draw
 from streamkern.solvers.base import HELD_OUT, Problem
 from streamkern.types import Array
 
-FAR = 0.05
-"""Relative residual above which a better solve is tried, and a fit counts as inaccurate."""
-
-LEAST_ROWS = 32
-"""Rows below which nothing is measured: a quarter of them says nothing."""
-
-_DRAW = 0x756E6C  # name of the draw of the rows
-_DOUBTS = 2.0
-_FUNCTIONS = 500  # half as many as rows they are fitted to, so that a fit without noise is no interpolation of them
 _UNREACHED = "has not reached the exact solution"
 
 
@@ -74,7 +72,7 @@ def report_unlearned(
     if left is not None:
         exact = "Direct() or Falkon(), which solve" if problem.features is None else "Direct(), which solves"
         remedies = ["more epochs", f"{exact} the equations"]
-        report_residual(report, solver, left, [f"after {passes}"], remedies, left > FAR and not worse)
+        report_residual(report, solver, left, [f"after {passes}"], remedies, left > MAX_RESIDUAL and not worse)
 
 
 def measured_by_itself(report: dict[str, Any]) -> bool:
@@ -92,16 +90,16 @@ def unlearned(problem: Problem, weights: Array) -> float | None:
     basis = problem.predictor()
     if not basis.centers_in_memory:  # whose rows are too wide for memory
         return None
-    X, y, w = problem.full_rows(problem.draw(HELD_OUT, _DRAW))
+    X, y, w = problem.full_rows(problem.draw(HELD_OUT, Draw.RESIDUAL))
     w = np.ones(len(X)) if w is None else np.asarray(w, dtype=np.float64)
     n, engine = len(X) // 2, problem.engine.here()
-    if len(X) < LEAST_ROWS or not (w[:n].sum() and w[n:].sum()):
+    if len(X) < MIN_RESIDUAL_ROWS or not (w[:n].sum() and w[n:].sum()):
         return None
     R = basis.predict(X, weights).astype(np.float64)
     zero = np.zeros_like(R)
     residual(R, y)
     residual(zero, y)
-    spaced = np.linspace(0, basis.width - 1, min(_FUNCTIONS, basis.width)).astype(np.int64)
+    spaced = np.linspace(0, basis.width - 1, min(MAX_RESIDUAL_FUNCTIONS, basis.width)).astype(np.int64)
     phi = basis.values_of(spaced, X, engine)
     del basis, X
     A = phi[:n] * np.sqrt(w[:n, None])
@@ -125,6 +123,6 @@ def unlearned(problem: Problem, weights: Array) -> float | None:
     gained = R[other] - best[1::2]
     before, after, whole = (Errors(np.square(E).mean(axis=1), w[other]) for E in (R[other], gained, zero[other]))
     gain = before.mean - after.mean
-    if not after.surely_less(before, _DOUBTS) or not whole.mean > 0:
+    if not after.surely_less(before, RESIDUAL_STANDARD_ERRORS) or not whole.mean > 0:
         return 0.0
     return float(min(1.0, np.sqrt(gain / whole.mean)))

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.row_order import Block, Stream
-from streamkern.defaults import HELD_OUT, MIN_SVRG_STEPS
+from streamkern.defaults import HELD_OUT, MAX_RESIDUAL, MIN_SVRG_STEPS
 from streamkern.engine.residuals import residual, weigh
 from streamkern.errors import UsageError, require_counts, require_step
 from streamkern.execute.base import Parts, Position, Stack
@@ -41,7 +41,7 @@ from streamkern.solvers.base import MinibatchIteration, NoChoices, Problem, Swee
 from streamkern.solvers.batch_size import measured_rows, weighted_size
 from streamkern.solvers.contributions import Gradient, NormalProduct
 from streamkern.solvers.direct import check_ridge
-from streamkern.solvers.solution_residual import FAR, relative_residual, report_residual
+from streamkern.solvers.solution_residual import relative_residual, report_residual
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution
 from streamkern.types import Array
@@ -291,7 +291,7 @@ class SVRGIteration(MinibatchIteration):
         if state.averaged:
             residual = relative_residual(self.P.inverse_root(state.slope.T).T, state.first)
         remedies = ["more epochs", "a larger ridge", "a larger k"] + ["step=None"] * (self.solver.step is not None)
-        report_residual(self.report, "SVRG", residual, ["after the last pass"], remedies, far=residual > FAR)
+        report_residual(self.report, "SVRG", residual, ["after the last pass"], remedies, far=residual > MAX_RESIDUAL)
         return state
 
     def broadcast(self, state: SVRGState) -> tuple[Array, Array]:

@@ -12,7 +12,8 @@ import scipy.linalg
 
 import streamkern as sk
 from streamkern.costs import footprint
-from streamkern.solvers.solution_residual import FAR, relative_residual
+from streamkern.defaults import MAX_RESIDUAL
+from streamkern.solvers.solution_residual import relative_residual
 from streamkern.types import Array
 
 N, P = 1200, 150
@@ -83,7 +84,7 @@ def test_direct_keeps_its_first_answer_where_memory_allows_no_second_sweep(
         model, found = fitted(sk.Direct(ridge), "Gaussian", 20.0, "float64")
     report = model.result_.report
     assert "sweeps" not in report
-    assert report["rounding"] > FAR
+    assert report["rounding"] > MAX_RESIDUAL
     assert np.isfinite(found).all()
     assert off(found, exact("Gaussian", 20.0, 1e-9)) < 0.7  # 0.03 with a second sweep
     monkeypatch.undo()
@@ -118,13 +119,13 @@ def test_falkon_in_float32_comes_near_the_exact_solution(name: str, bandwidth: f
     assert off(found, exact(name, bandwidth, 1e-9)) < 0.2
     plain, _ = fitted(sk.Falkon(ridge=1e-6), "Laplace", 3.0, "float32")
     assert plain.result_.report["products"] == "float32"
-    assert plain.result_.report["residual"] < FAR
+    assert plain.result_.report["residual"] < MAX_RESIDUAL
 
 
 def test_falkon_says_where_its_passes_end_too_early():
     with pytest.warns(UserWarning, match=r"Falkon has not reached .*after 2 iterations of at most 2.*more epochs"):
         model, _ = fitted(sk.Falkon(ridge=1e-7, epochs=3), "Gaussian", 2.0, "float64")
-    assert model.result_.report["residual"] > FAR
+    assert model.result_.report["residual"] > MAX_RESIDUAL
     assert model.result_.report["iterations"] == 2
 
 

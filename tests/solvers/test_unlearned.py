@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from streamkern.defaults import MAX_RESIDUAL
 from streamkern.partition.one_or_leaves import resolve_with_held_out
 from streamkern.solvers.batch_size import passes_of
-from streamkern.solvers.solution_residual import FAR
 from streamkern.types import Array
 
 
@@ -52,7 +52,7 @@ def test_the_passes_of_a_small_table_are_enough_by_default(solver: Any):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.fit(X, y)
-    assert model.result_.report["residual"] < FAR
+    assert model.result_.report["residual"] < MAX_RESIDUAL
     best = of(sk.Direct()).fit(X, y).score(X_TEST, Y_TEST)
     assert model.score(X_TEST, Y_TEST) > best - 0.02
 
@@ -62,13 +62,13 @@ def test_the_passes_of_a_small_table_are_enough_by_default(solver: Any):
 def test_a_fit_that_has_far_to_go_says_how_far(solver: Any):
     with pytest.warns(UserWarning, match=rf"{type(solver).__name__} has not reached .* after \d+ pass.*more epochs"):
         report = of(solver).fit(X, y).result_.report
-    assert report["residual"] > FAR
+    assert report["residual"] > MAX_RESIDUAL
 
 
 def test_noise_is_not_left_to_learn():
     X, y = noise(3000, 0)
     model = sk.KernelRegressor(sk.Laplace(4.0), 300, sk.EigenPro(epochs=10)).fit(X, y)
-    assert model.result_.report["residual"] < FAR
+    assert model.result_.report["residual"] < MAX_RESIDUAL
 
 
 def test_passes_by_default_see_half_a_million_rows():
