@@ -20,6 +20,7 @@ import pytest
 import s3fs
 
 import streamkern as sk
+from streamkern import memory
 
 DOCS = Path(__file__).parent.parent / "docs"
 FASHION = Path("/usr/share/datasets/fashion-mnist")
@@ -91,9 +92,13 @@ def test_a_page_runs_and_prints_what_it_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     # A page's budgets are for a process of its own, not for one in which other tests have left their memory.
-    for name, module in list(sys.modules.items()):
-        if name.startswith("streamkern.") and name != "streamkern.memory" and hasattr(module, "resident_bytes"):
-            monkeypatch.setattr(module, "resident_bytes", lambda: 250 << 20)
+    pages, (held, mapped) = memory._pages, memory._pages()
+
+    def pages_of_a_new_process() -> tuple[int, int]:
+        now, files = pages()
+        return (250 << 20) + max(0, now - held), max(0, files - mapped)
+
+    monkeypatch.setattr(memory, "_pages", pages_of_a_new_process)
     walk(page, tmp_path, capsys)
 
 

@@ -163,7 +163,7 @@ def test_products_of_halves_are_nearly_as_accurate_as_float32_s(kind: str):
     X, Z = X + 0.1 * made.normal(size=X.shape), Z + 0.1 * made.normal(size=Z.shape)
     center = 0 if kind == "positive rows" else Z.mean(axis=0)
     halves, plain = laplace_errors((X - center).astype(np.float32), (Z - center).astype(np.float32), 20.0)
-    assert plain <= 1e-6
+    assert plain <= (2e-6 if kind == "positive rows" else 1e-6)  # BLAS adds in an order of each processor's own
     assert halves <= (4e-6 if kind == "positive rows" else 2e-6)
 
 
