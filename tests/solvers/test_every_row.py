@@ -64,7 +64,7 @@ def test_the_weights_are_those_of_ridge_regression(task, weighted):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("task", ["regression", "classification"])
 def test_rows_are_left_out_as_rows_and_as_centers_and_their_equals_stay(task, weighted, repeated, monkeypatch):
-    monkeypatch.setattr(ridge, "_COLUMNS", 16)  # several blocks, which begin at rows of their own
+    monkeypatch.setattr(ridge, "_INVERSE_COLUMNS", 16)  # several blocks, which begin at rows of their own
     with ThreadsExecutor() as executor:
         problem = _problem(executor, task, weighted, repeated=repeated)
         found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).out_of_sample
