@@ -157,7 +157,8 @@ class Recorded:
 
 def alike(values: list[Any]) -> str:
     """Return a format with the decimals of the column's longest number, unless a number is tiny."""
-    flat = [each for one in values for each in (one.values() if isinstance(one, dict) else [one])]
+    parts = (one.values() if isinstance(one, dict) else one if isinstance(one, list) else [one] for one in values)
+    flat = [each for part in parts for each in part]
     texts = [repr(each) for each in flat if isinstance(each, float)]
     decimals = max((len(text.partition(".")[2]) for text in texts), default=0)
     return "g" if decimals > 4 or any("e" in text for text in texts) else f",.{decimals}f"
