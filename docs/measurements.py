@@ -2,7 +2,8 @@
 
 A file of results is a list of runs, as ``tests/benchmarks/results.py`` writes them: command, date, machine, load,
 versions, commit and values. A value is a number, a list (one of each repetition), or an object with median, low and
-high; null was not measured. A block of a page begins with ``<!--results:NAME-->`` and ends with ``<!--end-->``.
+high, or mean and sd; null was not measured. A block of a page begins with ``<!--results:NAME-->`` and ends with
+``<!--end-->``.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Value:
             texts = ["not reached" if one is None else format(one, spec) for one in found]
             return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
         if isinstance(found, dict):
+            if "sd" in found:
+                return f"{found['mean']:{spec}} ± {found['sd']:{spec}}"
             low, high = (format(found[end], spec) for end in ("low", "high"))
             return f"{found['median']:{spec}} ({low} to {high})" if "median" in found else f"{low} to {high}"
         return format(found, "" if isinstance(found, str) else spec)
@@ -127,6 +130,38 @@ class Sentence:
     def __call__(self) -> str:
         parts = "; ".join(filled(self.template, record) for record in records(self.file, **self.where))
         return f"{self.head}{parts}. {source(self.file, **self.where)}"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A table whose headings are the names of its records' values, in their order.
+
+    Args:
+        file: of results.
+        table: its records' value of that name.
+    """
+
+    file: str
+    table: str
+
+    def __call__(self) -> str:
+        found = [each for run in runs(self.file) for each in run["values"] if each["table"] == self.table]
+        columns = {name: [each[name] for each in found] for name in found[0] if name != "table"}
+        spec = {name: alike(values) if i else "g" for i, (name, values) in enumerate(columns.items())}
+        rows = [
+            [f"{Value(each[name]):{',' if isinstance(each[name], int) else spec[name]}}" for name in columns]
+            for each in found
+        ]
+        return f"{grid([*columns], rows)}\n\n{source(self.file, table=self.table)}".replace("e-0", "e-")
+
+
+def alike(values: list[Any]) -> str:
+    """Return a format with the decimals of the column's longest number, unless a number is tiny."""
+    parts = (one.values() if isinstance(one, dict) else one if isinstance(one, list) else [one] for one in values)
+    flat = [each for part in parts for each in part]
+    texts = [repr(each) for each in flat if isinstance(each, float)]
+    decimals = max((len(text.partition(".")[2]) for text in texts), default=0)
+    return "g" if decimals > 4 or any("e" in text for text in texts) else f",.{decimals}f"
 
 
 # ------------------------------------------------------------------------------------------------------------ tables
@@ -364,6 +399,21 @@ SCALE = {
     "waiting for data": "{waiting:.1%}",
     "test accuracy": "{accuracy:.2%}",
 }
+RECORDED = {
+    "papers": "eigenpro overhead table-2 figure-2 figure-4 features batch regimes quadratic linear quarter bias",
+    "solvers": "costs accuracy passes",
+    "plans": "totals",
+    "gpu": "runs blocks errors counts step",
+    "large": "budgets",
+    "answers": "logistic small-models defaults intervals memory",
+    "imbalance": "weights",
+    "storage": "sizes",
+    "warm_start": "starts",
+    "tune": "choices bandwidths",
+    "updates": "costs",
+    "checkpoints": "cost",
+}
+"""Tables of files whose records' names are headings."""
 BLOCKS: dict[str, Callable[[], str]] = {
     "tables": tables,
     "tables-summary": tables_summary,
@@ -555,6 +605,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
         "leaf_workers", "{workers:,} workers {seconds:,} s, {share:.0%} of the ideal", {"kind": "simulated"}
     ),
 }
+
+BLOCKS |= {f"{file}-{table}": Recorded(file, table) for file, tables in RECORDED.items() for table in tables.split()}
 
 
 def drawn(page: Path) -> str:

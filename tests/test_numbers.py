@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+from streamkern import defaults
 from tests.benchmarks import results
 
 ROOT = Path(__file__).parent.parent
@@ -64,6 +65,23 @@ NOT_MEASURED = {
 """Numbers outside drawn blocks, code and links, and what they are; an empty reason is that of the line above."""
 NUMBER = re.compile(r"(?<![\w.²])\d+(?:,\d{3})*(?:\.\d+)?%?")
 
+UNITS = "s|ms|µs|ns|seconds?|minutes?|hours?|KiB|MiB|GiB|MB|GB|TB|[MG]i?B/s|points?|times"
+MEASURED = re.compile(
+    rf"(?<![\w.,²])(?:\d[\d,]*\.\d+(?:e[-−]?\d+)?%?|\d+(?:,\d{{3}})*(?:%|\s+(?:{UNITS})\b|\s+as\s+\w+\s+as\b))"
+)
+"""Numbers that look measured: decimals, percentages, and numbers with a unit of time or memory, or "times"."""
+EXEMPT = {
+    **dict.fromkeys(("0.002", "0.9", "5%", "90%", "0.05"), "settings, and examples of input"),
+    **dict.fromkeys(("1%", "0.3%", "0.25", "0.6", "1.7"), "thresholds and factors of choices, in defaults.py"),
+    **dict.fromkeys(
+        ("30 seconds", "10 minutes", "4 MiB", "16 MiB", "32 MiB", "256 MiB", "768 MiB"), "settings, limits"
+    ),
+    **dict.fromkeys(("1 GiB", "8 MB", "0.01", "0.49"), "of data and runs: sizes, and settings"),
+    **dict.fromkeys(("0.95", "0.97", "95%", "32 times"), "promises, bounds, and levels of intervals"),
+    **dict.fromkeys(("3.11", "9.0", "127.0", "1.4", "3.4"), "versions, an address, sizes by formula"),
+}
+"""Numbers that look measured and are not, and what they are."""
+
 
 @pytest.fixture(scope="module")
 def measurements() -> ModuleType:
@@ -96,7 +114,7 @@ def test_a_run_says_how_and_where_it_was_measured(file: Path):
         assert list(run) == ["command", "date", "machine", "load", "versions", "commit", "values"]
         assert re.match(r"(python|streamkern) ", run["command"])
         assert date.fromisoformat(run["date"]) >= date(2026, 11, 1)
-        assert re.fullmatch(r"(AMD|Intel) .*\(.+\), \d+ cores", run["machine"])
+        assert re.fullmatch(r"((AMD|Intel|NVIDIA) .*\(.+\)|processor not recorded), \d+ cores", run["machine"])
         assert run["values"]
     assert text == results.dumped(json.loads(text))
 
@@ -108,6 +126,27 @@ def test_numbers_of_a_page_are_drawn_or_not_measured(name: str, measurements: Mo
                     r"Figure \d", r"(?m)^\d\."):  # fmt: skip
         text = re.sub(pattern, " ", text)
     assert set(NUMBER.findall(text)) == set(NOT_MEASURED[name])
+
+
+def test_no_page_has_a_measured_number_in_prose(measurements: ModuleType):
+    found, seen = {}, set()
+    for page in measurements.PAGES:
+        if page.name in PAGES or page.parent.name == "adr":
+            continue
+        text = measurements.BLOCK.sub("", page.read_text(encoding="utf-8"))
+        for pattern in (r"(?ms)^ *```.*?^ *```$", r"`[^`]*`", r"\]\([^)]*\)", r"<!--.*?-->"):
+            text = re.sub(pattern, " ", text)
+        numbers = {" ".join(each.split()) for each in MEASURED.findall(text)}
+        seen |= numbers
+        if measured := numbers - set(EXEMPT):
+            found[page.name] = measured
+    assert found == {}, "draw them from docs/results, or say it without the number"
+    assert set(EXEMPT) <= seen
+
+
+def test_defaults_on_pages_are_those_of_the_code():
+    text = " ".join((DOCS / "reliability.md").read_text(encoding="utf-8").split())
+    assert f"writes a checkpoint to its directory every {defaults.CHECKPOINT_SECONDS:.0f} seconds" in text
 
 
 def test_the_front_pages_are_short():
