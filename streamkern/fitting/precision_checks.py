@@ -206,7 +206,7 @@ def require_resolved(kernel: Kernel, size: Sizes, dtype: np.dtype[Any]) -> None:
     else:
         said = (
             f"In {name}, inner products of these rows are mostly rounding errors: rows have norms of about {norm} "
-            f"and are about {apart} apart. This kernel does not allow the mean to be subtracted."
+            f"and are about {apart} apart. For this kernel the mean cannot be subtracted."
         )
         remedies = [standard]
     raise PrecisionError(
