@@ -21,16 +21,16 @@ Called = TypeVar("Called", bound=Callable[..., Any])
 
 _SHORTENED = Repr()
 _SHORTENED.maxlist = _SHORTENED.maxtuple = _SHORTENED.maxdict = 20
-_SHORTENED.maxstring = _SHORTENED.maxother = _SHORTENED.maxlong = 1 << 30  # of half a secret ``redacted`` knows nothing
+_SHORTENED.maxstring = _SHORTENED.maxother = _SHORTENED.maxlong = 1 << 30  # ``redacted`` misses half a secret
 
 
 def quoted(value: object) -> str:
-    """Return a value for a message, the first 20 of many elements: in place of a number a file may hold a long list."""
+    """Return a value as text for a message, with its first 20 elements at most: it may be a long list."""
     return _SHORTENED.repr(value)
 
 
 class StreamkernError(Exception):
-    """Base class. ``what`` is one sentence; the keywords are optional and printed one a line, without secrets.
+    """Base class of the library's errors; the message has a line for each argument given, without secrets.
 
     Args:
         what: the finding, in one sentence.
@@ -89,21 +89,21 @@ class UsageError(StreamkernError, ValueError):
 
 
 class UnlikeChampionError(UsageError):
-    """Only reading the rows has shown that the champion's weights do not fit them."""
+    """The champion's weights do not fit the rows; this was found only when the rows were read."""
 
 
 class PlanRefusedError(UsageError):
-    """The run would not fit: refused before it begins, with the parameter that would make it fit."""
+    """The run would exceed its memory: it is refused before it begins, with a parameter that would make it fit."""
 
 
 class PrecisionError(PlanRefusedError):
-    """Rows and a kernel that the arithmetic's dtype cannot represent, refused before training with a remedy."""
+    """The dtype cannot represent the kernel on these rows; refused before training, with a remedy."""
 
 
 def require_types(owner: Any, *names: str) -> None:
-    """Check that fields of a dataclass, by default all, have the types that it declares; make NumPy's numbers Python's.
+    """Check that fields of a dataclass, by default all, have their declared types; convert NumPy's numbers to Python's.
 
-    A whole number will do for a float, and a list for a tuple; NaN and, for numbers, True and False will not.
+    A whole number is accepted for a float, and a list for a tuple. NaN is refused; so are True and False for numbers.
     """
     for name, kind in _declared(type(owner)).items():  # type: ignore[arg-type]
         value = getattr(owner, name)
@@ -169,14 +169,14 @@ def require_step(solver: Any) -> None:
 
 
 def require_finite(owner: Any) -> None:
-    """Raises UsageError unless the ``value`` of a step or an augmentation is a finite number."""
+    """Raise UsageError unless the ``value`` of a step or an augmentation is a finite number."""
     if not math.isfinite(owner.value):
         where = f"{type(owner).__name__}(value=...)"
         raise UsageError(f"value is {owner.value}.", where=where, expected="a finite number")
 
 
 def require_counts(owner: object, **least: int) -> None:
-    """Check the types of all fields of a dataclass, and that some are None or integers of at least a value."""
+    """Check the types of all fields of a dataclass, and that named ones are None or integers of at least a value."""
     require_types(owner)
     for name, smallest in least.items():
         value = getattr(owner, name)
@@ -196,7 +196,7 @@ def require_counts(owner: object, **least: int) -> None:
 
 
 class DataError(StreamkernError, ValueError):
-    """Rows that cannot be used: NaN, wrong width, unknown label, empty, constant."""
+    """Rows that cannot be used: they have NaN, a wrong width or an unknown label, are constant, or there are none."""
 
 
 class StorageError(StreamkernError, OSError):

@@ -291,7 +291,7 @@ def test_ctrl_c_while_the_command_is_still_loading_is_one_line():
 def test_an_empty_path_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit, match="2"):
         main(words)
-    assert "it is empty" in capsys.readouterr().err
+    assert "the path is empty" in capsys.readouterr().err
     assert list(Path().iterdir()) == []
 
 

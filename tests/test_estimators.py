@@ -310,7 +310,7 @@ def test_centers_beyond_the_rows_are_all_rows_with_a_warning() -> None:
     X, y = small()
     everything = sk.KernelClassifier(centers=60).fit(X, y).model_
     for centers in (61, sk.Uniform(500)):
-        with pytest.warns(UserWarning, match="60 rows for (61|500) centers: all of them are centers"):
+        with pytest.warns(UserWarning, match="60 rows for (61|500) centers: all rows are centers"):
             model = sk.KernelClassifier(centers=centers).fit(X, y).model_
         assert model.weights_sha256 == everything.weights_sha256
 

@@ -25,13 +25,15 @@ from streamkern.startup import paused_collector
 from streamkern.user_code_digest import exception_text, user_code_location
 from streamkern.version import VERSION
 
-_EXIT = "exit status: 0 done, 1 failed, 2 bad usage, no run or refused plan, 3 numerical failure, 75 directory busy"
+_EXIT = (
+    "exit status: 0 done, 1 failed, 2 bad usage, missing run or refused plan, 3 numerical failure, 75 directory busy"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, by default the words of the process, and return its exit status.
 
-    It is 0 done, 1 failed, 2 bad usage, no run or refused plan, 3 numerical failure, 75 busy, 130 interrupted.
+    It is 0 done, 1 failed, 2 bad usage, missing run or refused plan, 3 numerical failure, 75 busy, 130 interrupted.
     """
     share_heap()
     stop = _Stop()
@@ -126,14 +128,18 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _shared_arguments() -> _Shared:
     threads = _Parser(add_help=False)
-    threads.add_argument("--threads", type=_count, metavar="N", help="threads; the process's cores by default")
+    threads.add_argument(
+        "--threads", type=_count, metavar="N", help="number of threads; by default one for each core of the process"
+    )
     machine = _Parser(add_help=False, parents=[threads])
     machine.add_argument(
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where arithmetic runs (default: auto)"
     )
 
     budget = _Parser(add_help=False)
-    budget.add_argument("--memory", metavar="BYTES", help="most memory; half the machine's by default")
+    budget.add_argument(
+        "--memory", metavar="BYTES", help='memory limit, such as "4GiB"; half of the machine\'s by default'
+    )
 
     text = _Parser(add_help=False)
     text.add_argument(
@@ -145,16 +151,19 @@ def _shared_arguments() -> _Shared:
     )
 
     model = _Parser(add_help=False, parents=[machine, budget, text])
-    model.add_argument("model", metavar="MODEL", help="a model.zarr, or a registry, for its champion")
+    model.add_argument("model", metavar="MODEL", help="a model.zarr, or a registry, whose champion is used")
     model.add_argument("data", metavar="DATA", help="a table in any format, or a glob")
-    model.add_argument("--json", action="store_true", help="as JSON")
+    model.add_argument("--json", action="store_true", help="print JSON")
 
     table = _Parser(add_help=False, parents=[threads, budget, text])
     table.add_argument("--target", action="append", metavar="NAME", help="the target column; may be repeated")
     table.add_argument("--columns", type=_names, metavar="A,B,...", help="columns to use as features")
     table.add_argument("--exclude", type=_names, metavar="A,B,...", help="columns to drop")
     table.add_argument(
-        "--schema", type=_schema, metavar="A=KIND,...", help=f"kinds, as zip=category: {', '.join(COLUMN_KINDS)}"
+        "--schema",
+        type=_schema,
+        metavar="A=KIND,...",
+        help=f"kinds of columns, as zip=category: {', '.join(COLUMN_KINDS)}",
     )
     table.add_argument(
         "--no-header", action="store_true", help="text tables have no header line; columns are f0, f1, ..."
@@ -167,7 +176,7 @@ def _shared_arguments() -> _Shared:
         help="settings of the pipeline; may be repeated",
     )  # fmt: skip
     pipeline.add_argument(
-        "--memory", metavar="BYTES", help='most memory, such as "4GiB"; half the machine\'s by default'
+        "--memory", metavar="BYTES", help='memory limit, such as "4GiB"; half of the machine\'s by default'
     )
     pipeline.add_argument(
         "-h", "--help", action="store_true", help="show this help; after PIPELINE, show its settings too"
@@ -188,15 +197,17 @@ def _add_training(commands: Any, shared: _Shared) -> None:
         type=float,
         default=CHECKPOINT_SECONDS,
         metavar="S",
-        help=f"seconds between checkpoints ({CHECKPOINT_SECONDS:.0f})",
+        help=f"seconds between checkpoints (default: {CHECKPOINT_SECONDS:.0f})",
     )
     command.add_argument("--quiet", action="store_true", help="print only errors")
     command.set_defaults(command=_with_settings(command, "pipelines.run_command"))
 
     command = commands.add_parser("resume", help="resume an interrupted run", epilog=_EXIT)
     command.add_argument("run_dir", type=_path, metavar="RUN", help="the run directory")
-    command.add_argument("--threads", type=_count, metavar="N", help="threads; as before by default")
-    command.add_argument("--scheduler", metavar="WHERE", help="as for run; as before by default")
+    command.add_argument(
+        "--threads", type=_count, metavar="N", help="number of threads; by default as in the interrupted run"
+    )
+    command.add_argument("--scheduler", metavar="WHERE", help="as for run; by default as in the interrupted run")
     command.add_argument("--quiet", action="store_true", help="print only errors")
     command.set_defaults(command=_late("pipelines.resume_command"))
 
@@ -204,22 +215,30 @@ def _add_training(commands: Any, shared: _Shared) -> None:
 def _add_registry(commands: Any, shared: _Shared) -> None:
     command = commands.add_parser(
         "retrain", parents=[shared.pipeline], add_help=False,
-        help="train if data or pipeline have changed, promote if the gate passes",
+        help="train a model if data or pipeline have changed, and promote it if it passes the gate",
         epilog=f"{_EXIT}; the last line of stdout is one JSON object",
     )  # fmt: skip
     command.add_argument(
         "--registry", type=_path, metavar="DIR", help="the registry of models: a directory, or s3://BUCKET/NAME"
     )
-    command.add_argument("--gate", metavar="EXPR", help='such as "accuracy >= champion - 0.002 and n_test >= 1000"')
-    command.add_argument("--cold", action="store_true", help="train from 0, without the champion's weights")
     command.add_argument(
-        "--keep", type=_count, default=VERSIONS_KEPT, metavar="N", help=f"versions to keep ({VERSIONS_KEPT})"
+        "--gate",
+        metavar="EXPR",
+        help='condition for promotion, such as "accuracy >= champion - 0.002 and n_test >= 1000"',
+    )
+    command.add_argument("--cold", action="store_true", help="start training at weights of 0, not at the champion's")
+    command.add_argument(
+        "--keep",
+        type=_count,
+        default=VERSIONS_KEPT,
+        metavar="N",
+        help=f"number of versions to keep (default: {VERSIONS_KEPT})",
     )
     command.add_argument(
         "--forget",
         type=_path,
         metavar="ROWS",
-        help="deleted rows to subtract from the champion, in their original file",
+        help="file of deleted rows, as it was, to subtract them from the champion",
     )
     command.add_argument("--scheduler", default="threads", metavar="WHERE", help="as for run")
     command.add_argument("--quiet", action="store_true", help="print only errors and the last line")
@@ -230,7 +249,11 @@ def _add_registry(commands: Any, shared: _Shared) -> None:
     command.add_argument("action", nargs="?", choices=("list", "show", "promote", "rollback", "prune"), default="list")
     command.add_argument("version", nargs="?", metavar="VERSION", help="for show (default: the champion) and promote")
     command.add_argument(
-        "--keep", type=_count, default=VERSIONS_KEPT, metavar="N", help=f"versions that prune keeps ({VERSIONS_KEPT})"
+        "--keep",
+        type=_count,
+        default=VERSIONS_KEPT,
+        metavar="N",
+        help=f"number of versions that prune keeps (default: {VERSIONS_KEPT})",
     )
     command.set_defaults(command=_late("registry.models_command"))
 
@@ -240,12 +263,14 @@ def _add_planning(commands: Any, shared: _Shared) -> None:
     command.add_argument(
         "--worker-memory",
         metavar="BYTES",
-        help='most memory of a worker of a cluster, such as "64GiB"; more is refused',
+        help='memory limit of each worker of a cluster, such as "64GiB"; plans that need more are refused',
     )
-    command.add_argument("--worker-threads", type=_count, default=1, metavar="N", help="threads of a worker (1)")
+    command.add_argument(
+        "--worker-threads", type=_count, default=1, metavar="N", help="threads of a worker (default: 1)"
+    )
     form = command.add_mutually_exclusive_group()
-    form.add_argument("--beside", metavar="RUN_DIR", help="a run that has ended: what its stages took, beside the plan")
-    form.add_argument("--json", action="store_true", help="as JSON")
+    form.add_argument("--beside", metavar="RUN_DIR", help="a finished run; show what its stages took beside the plan")
+    form.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(command=_with_settings(command, "pipelines.plan_command"))
 
     command = commands.add_parser(
@@ -253,10 +278,17 @@ def _add_planning(commands: Any, shared: _Shared) -> None:
         help="find bandwidth, ridge and number of centers on a subsample",
     )  # fmt: skip
     command.add_argument(
-        "--rows", type=_count, default=TUNING_ROWS, metavar="N", help=f"rows of the subsample ({TUNING_ROWS:,})"
+        "--rows",
+        type=_count,
+        default=TUNING_ROWS,
+        metavar="N",
+        help=f"rows of the subsample (default: {TUNING_ROWS:,})",
     )
     command.add_argument(
-        "--centers", type=_count, metavar="N", help="most centers (default: the pipeline's, up to 2,000)"
+        "--centers",
+        type=_count,
+        metavar="N",
+        help="largest number of centers to try (default: the pipeline's, up to 2,000)",
     )
     command.add_argument(
         "--kernel",
@@ -265,14 +297,14 @@ def _add_planning(commands: Any, shared: _Shared) -> None:
         help="a kernel to compare (default: the pipeline's); may be repeated",
     )
     command.add_argument("--run-dir", metavar="DIR", help="directory of tune.json and tune.html (default: runs/NAME)")
-    command.add_argument("--json", action="store_true", help="as JSON")
+    command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(command=_with_settings(command, "tuning.tune_command"))
 
 
 def _add_reports(commands: Any, shared: _Shared) -> None:
     command = commands.add_parser("status", help="show the state of a run: running, finished or dead")
     command.add_argument("run_dir", type=_path, metavar="RUN", help="the run directory")
-    command.add_argument("--json", action="store_true", help="as JSON")
+    command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(command=_late("run_reports.status_command"))
 
     command = commands.add_parser("report", help="show a run, or several side by side, on a page")
@@ -286,7 +318,7 @@ def _add_reports(commands: Any, shared: _Shared) -> None:
         "--image-shape",
         type=_shape,
         metavar="HxW",
-        help="shape of rows that are images, such as 32x32x3; squares are recognised",
+        help="shape of rows that are images, such as 32x32x3; square images are recognised",
     )
     command.set_defaults(command=_late("run_reports.report_command"))
 
@@ -300,22 +332,26 @@ def _add_prediction(commands: Any, shared: _Shared) -> None:
         "predict", parents=[shared.model], help="predict stored rows with a saved model", epilog=_EXIT
     )
     command.add_argument("out", metavar="OUTPUT", help="the .parquet or .csv file or .zarr directory to create")
-    command.add_argument("--id", metavar="COLUMN", help="a column of numbers or strings to copy")
+    command.add_argument("--id", metavar="COLUMN", help="a column of numbers or strings to copy to OUTPUT")
     command.add_argument("--scores", action="store_true", help="write a score for each class, too")
     command.add_argument(
         "--interval", type=float, metavar="SHARE", help="write intervals of this coverage, such as 0.9"
     )
     command.add_argument("--probabilities", action="store_true", help="write the probability of each class, too")
-    command.add_argument("--format", choices=("parquet", "csv", "zarr"), help="by the end of OUTPUT if not given")
+    command.add_argument(
+        "--format", choices=("parquet", "csv", "zarr"), help="format of OUTPUT; its ending decides by default"
+    )
     command.add_argument("--scheduler", default="threads", metavar="WHERE", help="as for run")
     command.add_argument("--overwrite", action="store_true", help="replace existing predictions")
     command.set_defaults(command=_late("prediction.predict_command"))
 
-    command = commands.add_parser("explain", help="columns that a model depends on, and gradients of single rows")
+    command = commands.add_parser(
+        "explain", help="show the columns that a model depends on, and gradients of single rows"
+    )
     command.add_argument("model", metavar="RUN", help="the directory of a run, or a model.zarr")
     command.add_argument("data", metavar="DATA", nargs="?", help="rows to print gradients for: a table in any format")
-    command.add_argument("--rows", type=int, default=20, metavar="N", help="number of first rows to use (20)")
-    command.add_argument("--json", action="store_true", help="as JSON")
+    command.add_argument("--rows", type=int, default=20, metavar="N", help="use the first N rows (default: 20)")
+    command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(command=_late("prediction.explain_command"))
 
 
@@ -328,28 +364,39 @@ def _add_data(commands: Any, shared: _Shared) -> None:
     command.add_argument("--weight", metavar="NAME", help="the column of sample weights")
     command.add_argument("--shuffle", action="store_true", help="put the rows in a uniformly random order")
     command.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the order (default: 0)")
-    command.add_argument("--format", choices=("zarr", "parquet"), help="by the end of OUTPUT if not given, else zarr")
-    command.add_argument("--dtype", metavar="DTYPE", help="store features as float32, ...; unchanged by default")
+    command.add_argument(
+        "--format", choices=("zarr", "parquet"), help="by default the ending of OUTPUT decides, else zarr"
+    )
+    command.add_argument(
+        "--dtype", metavar="DTYPE", help="dtype to store features in, such as float32; unchanged by default"
+    )
     command.add_argument("--shard", metavar="BYTES", help="combine zarr chunks into shards of this size")
     command.add_argument(
         "--compression", choices=("fast", "small"), default="fast", help="compression of zarr (default: fast)"
     )
     command.add_argument("--keep-bits", type=_count, metavar="N", help="round floats to N bits, to save disk space")
-    command.add_argument("--missing", choices=("error", "nan"), default="nan", help="missing features (default: nan)")
+    command.add_argument(
+        "--missing",
+        choices=("error", "nan"),
+        default="nan",
+        help="refuse missing features, or store NaN (default: nan)",
+    )
     command.add_argument("--overwrite", action="store_true", help="replace an earlier result of ingest")
     command.set_defaults(command=_late("data.ingest_command"))
 
     command = commands.add_parser(
-        "inspect", parents=[shared.table], help="summarise every row of a data set: columns, classes, order"
+        "inspect", parents=[shared.table], help="summarise all rows of a data set: columns, classes, order of the rows"
     )
     command.add_argument("data", metavar="DATA", help="a table in any format, or a glob")
-    command.add_argument("--json", action="store_true", help="as JSON")
+    command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(command=_late("data.inspect_command"))
 
     command = commands.add_parser("doctor", help="show the speed of this machine, and ways to raise it")
-    command.add_argument("--json", action="store_true", help="as JSON")
+    command.add_argument("--json", action="store_true", help="print JSON")
     command.add_argument(
-        "--compile", action="store_true", help="compile the kernels for this processor ahead of the first fit, and end"
+        "--compile",
+        action="store_true",
+        help="compile the numerical loops for this processor, in advance of the first fit, and exit",
     )
     command.set_defaults(command=_late("doctor.doctor_command"))
 
@@ -365,13 +412,13 @@ def _shape(text: str) -> tuple[int, ...]:
 
 def _path(text: str) -> str:
     if not text.strip():
-        raise argparse.ArgumentTypeError("it is empty")
+        raise argparse.ArgumentTypeError("the path is empty")
     return text
 
 
 def _count(text: str) -> int:
     if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 

@@ -33,7 +33,7 @@ def open_dataset(
     on_corrupt: str = "error",
     read_options: ReadOptions | Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Open stored rows: zarr, parquet (a file, directory or glob), CSV, Arrow, npy; local or any fsspec URL.
+    """Open stored rows: zarr, parquet (a file, directory or glob), CSV, Arrow or npy, in local files or at fsspec URLs.
 
     Columns of a table are numbers, booleans, categories (text), dates and times; each may have missing values.
     ``streamkern inspect`` prints the kind of each column. A CSV file is read once to open it, and parsed again in each
@@ -41,14 +41,14 @@ def open_dataset(
     ``ingest`` alone.
 
     Args:
-        path: path, glob or URL of the data, or a list of them or of tables, whose rows follow one another.
+        path: path, glob or URL of the data; or a list of paths or tables, whose rows follow one another.
         target: name of the target column; several names for several outputs (parquet).
         columns: features to use, in this order; all but the target by default.
         exclude: columns to leave out, such as an id.
         schema: kinds of columns by name, to override their types: ``{"zip": "category"}``; one of
             ``number``, ``category``, ``boolean`` and ``datetime``.
-        weight: name of the column of sample weights >= 0; ingested data record it themselves. Rows of weight 0 are left
-            out; the call reads the weights to find them.
+        weight: name of the column of sample weights >= 0; data written by ``ingest`` record the name themselves. Rows
+            of weight 0 are left out; the call reads the weights to find them.
         format: ``zarr`` or ``parquet`` if the path does not show it.
         storage_options: options for fsspec URLs; set secrets in environment variables instead.
         retry: timeouts and repetitions of requests to a remote store.
@@ -59,7 +59,7 @@ def open_dataset(
     Raises:
         StorageError: nothing is there, or it cannot be read.
         DataError: a named column is missing, columns cannot be features, or every chunk is corrupt.
-        UsageError: ``on_corrupt`` is neither.
+        UsageError: ``on_corrupt`` is neither ``error`` nor ``quarantine``.
     """
     if on_corrupt not in ("error", "quarantine"):
         raise UsageError(

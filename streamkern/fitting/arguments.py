@@ -100,6 +100,6 @@ def drawn_centers(centers: Any, seed: int, data: Dataset) -> Any:
     if isinstance(centers, int | np.integer):
         centers = Uniform(int(centers), seed)
     if isinstance(centers, Uniform) and centers.p > data.base_rows:
-        warn(f"there are {data.base_rows:,} rows for {centers.p:,} centers: all of them are centers")
+        warn(f"there are {data.base_rows:,} rows for {centers.p:,} centers: all rows are centers")
         centers = replace(centers, p=data.base_rows)
     return centers

@@ -79,10 +79,10 @@ def require_two_classes(encoding: Encoding | None) -> None:
     if not isinstance(encoding, Indicators) and (not isinstance(encoding, Classes) or encoding.outputs != 2):
         found = f"{encoding.outputs} classes" if isinstance(encoding, Classes) else "no classes"
         raise UsageError(
-            f"There is a threshold to choose, and {found}.",
+            f"threshold= needs two classes; this target has {found}.",
             where="threshold",
             expected="two classes, or several labels a row",
-            remedy='leave it out; class_weight="balanced" finds more of rare classes',
+            remedy='leave threshold out; class_weight="balanced" finds more rows of rare classes',
         )
 
 
@@ -191,7 +191,7 @@ def _with_threshold(
     F = out_of_sample.outputs
     cut = best_threshold(metric, F[:, 1] - F[:, 0], out_of_sample.y == 1, out_of_sample.w)
     if cut is None:
-        warn(f"a class is not among the {len(F):,} rows that the threshold would be chosen on: it keeps its default")
+        warn(f"the {len(F):,} rows to choose the threshold on are all of one class: the threshold keeps its default")
         return made
     half = np.array([[-cut.value / 2, cut.value / 2]]) + (0.0 if made.logits else 0.5)
     found = {
@@ -216,8 +216,8 @@ def _with_thresholds(
     if missing:
         shown = ", ".join(missing[:5]) + ", ..." * (len(missing) > 5)
         warn(
-            f"all or none of the {len(out_of_sample.y):,} rows that thresholds would be chosen on have the label(s) "
-            f"{shown}, whose threshold keeps its default"
+            f"of the {len(out_of_sample.y):,} rows to choose thresholds on, all or none have the label(s) "
+            f"{shown}: their thresholds keep the default"
         )
     values = np.array([0.5 if cut is None else 0.5 + cut.value for cut in found])
     facts = {

@@ -36,7 +36,7 @@ def device_for(recipe: Any, name: str) -> Device | None:
     elif not traits_of(recipe.solver).on_device:
         why = f"{recipe.solver.to_json()['name']} is"
     elif recipe.centers is not None and recipe.centers.stored:
-        why = "centers that stay where they are stored are"
+        why = "centers that are read from storage are"
     if name == "auto" and (why is not None or _terms(recipe) < MIN_DEVICE_TERMS):
         return None
     if why is None:
@@ -85,7 +85,7 @@ def require_room(device: Device | None, projected: Footprint, p: int, d: int, it
             if device_bytes(replace(cost_estimate, solver=solver), p, d, itemsize, room) < needed
         ]
         raise PlanRefusedError(
-            f"The run needs {format_bytes(needed)} of the device and may use {format_bytes(device.budget)}.",
+            f"The run needs {format_bytes(needed)} of the device's memory and may use {format_bytes(device.budget)}.",
             where=f"{device.name}, centers={p}",
             expected=f"{format_bytes(needed)} of memory on the device",
             remedy=", or ".join([*remedies, "use fewer centers, or --device cpu"]),

@@ -98,7 +98,7 @@ def _require_metric(recipe: Recipe) -> None:
     ):
         if wrong:
             raise UsageError(
-                f"There is a metric to learn, and {what}.",
+                f"A metric cannot be learned with {what}.",
                 where="metric=AGOP(...)",
                 expected="a kernel at centers that are drawn from rows without augmentations",
                 remedy=f"{remedy}; or leave the metric out",

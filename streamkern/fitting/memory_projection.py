@@ -64,9 +64,9 @@ def basis_width(recipe: Recipe, dataset: Dataset | None = None) -> int:
     if recipe.features is None or recipe.features.needs_centers:
         if recipe.centers is None:
             raise UsageError(
-                "There are no centers.",
+                "A model with a kernel has no centers.",
                 where="centers",
-                expected="centers, for a kernel",
+                expected="centers for the kernel",
                 remedy="give centers, such as sk.Uniform(1000)",
             )
         if recipe.features is None:

@@ -200,19 +200,19 @@ def require_resolved(kernel: Kernel, size: Sizes, dtype: np.dtype[Any]) -> None:
     elif kernel.translation_invariant:
         said = (
             f"In {name}, distances of these rows are uncertain by {found.distance_error:.2g}, which is too much for "
-            f"the bandwidth: rows are about {norm} from their mean."
+            f"the bandwidth: rows are at a distance of about {norm} from their mean."
         )
         remedies = ["a larger bandwidth", standard]
     else:
         said = (
-            f"In {name}, inner products of these rows are mostly rounding: rows have norms of about {norm} and are "
-            f"about {apart} apart, and the mean cannot be subtracted for this kernel."
+            f"In {name}, inner products of these rows are mostly rounding errors: rows have norms of about {norm} "
+            f"and are about {apart} apart. For this kernel the mean cannot be subtracted."
         )
         remedies = [standard]
     raise PrecisionError(
         said,
         where=f"{type(kernel).__name__}, dtype {name}",
-        expected=f"errors of at most {tolerance:.2g} of the contrast by which the kernel distinguishes rows; they are "
+        expected=f"rounding errors of at most {tolerance:.2g} of the kernel's variation between rows; here they are "
         + (f"{found.share:.2g} of it" if found.share < 1 else "all of it"),
         remedy="; or ".join((['dtype="float64"'] if wider and dtype != np.float64 else []) + remedies),
     )

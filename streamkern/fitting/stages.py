@@ -477,7 +477,7 @@ def require_success(outcome: Outcome) -> None:
         raise NumericalError(
             outcome.failure.message,
             where=outcome.failure.kind,
-            expected="an iteration that stays finite and comes closer",
+            expected="an iteration that stays finite and approaches the solution",
             remedy=outcome.failure.remedy,
         )
 

@@ -53,28 +53,29 @@ def leaf_centers(n: int, full_kernel_limit: int, seed: int) -> Uniform:
 
 @dataclass(frozen=True)
 class Partition:
-    """Cut the rows into leaves and train a model of its own in each.
+    """Divide the rows into leaves and train a separate model in each.
 
-    Rows are cut in two at the median of the direction along which the outputs change most (the top eigenvector of the
-    average gradient outer product of a sample of the rows), again and again. Each leaf is a fit like any other, with
-    its own metric, kernel, centers and ridge; a row costs one leaf's prediction, whatever the number of leaves (ParK,
-    Carratino et al. 2021; xRFM, Beaglehole et al. 2025).
+    The rows are cut in two, and each part again, until the leaves are small enough. A cut is at the median of the
+    direction along which the outputs change most: the top eigenvector of the average gradient outer product of a sample
+    of the rows. Each leaf is a fit like any other, with its own metric, kernel, centers and ridge. Predicting a row
+    costs as much as in one leaf, however many leaves there are (ParK, Carratino et al. 2021; xRFM, Beaglehole et al.
+    2025).
 
     Args:
-        leaves: how many; ``"auto"``: as many as it takes until a leaf has at most ``rows`` rows, or one model where
-            there are no more rows.
-        rows: most rows of a leaf, where ``leaves`` is ``"auto"``; by default four for each center, from 8,000 to
-            50,000, or where centers are not given and all rows of a leaf are, 2,000 to 10,000, fewer the more there
-            are. Leaves that a sample of the rows cut may have a tenth more.
+        leaves: number of leaves. ``"auto"``: rows are cut until no leaf has more than ``rows`` rows; a table that has
+            no more rows is one model.
+        rows: largest number of rows of a leaf, if ``leaves`` is ``"auto"``. By default four for each center, at least
+            8,000 and at most 50,000. Without given centers every row of a leaf is a center, and the default is 10,000,
+            and smaller for larger tables, down to 2,000. Leaves that are cut by a sample of the rows may have a tenth
+            more.
         overlap: share of the rows at a cut that both sides are trained on, in [0, 0.5]; predictions blend there.
             ``"auto"``: 0.05; or more, up to 0.5, while leaves have at most ``rows`` rows and together take no more work
-            than one model of 10,000 rows. Where leaves have more than 16,000 rows and more than four cuts above them,
-            these share the overlap of four.
-        by: a column: its values are cut first, each a part of its own; values of few rows share a part, which also
-            predicts values that training did not see.
-        cuts: ``"gradient"``, across the direction along which the outputs change most, at the median; or ``"kmeans"``,
-            between two means of a node's rows in units of their features' standard deviations, without a look at the
-            outputs: cells of rows that are near one another.
+            than one model of 10,000 rows. If leaves have more than 16,000 rows and lie below more than four cuts, each
+            cut has a smaller overlap, so that all cuts together have that of four.
+        by: name of a column whose values are cut first, each into a part of its own. Values of few rows share a part,
+            which also predicts values that training did not see.
+        cuts: ``"gradient"`` cuts as described above; ``"kmeans"`` separates two clusters of nearby rows, found by
+            k-means with two means, in units of the features' standard deviations. Then outputs do not matter.
 
     Raises:
         UsageError: a parameter is out of range.
@@ -114,15 +115,15 @@ class Partition:
 
     @property
     def most(self) -> int:
-        """Most rows of a leaf, once the number of centers is known.
+        """Largest number of rows of a leaf.
 
         Raises:
-            ValueError: it is not yet.
+            ValueError: ``rows`` is ``"auto"``, because the number of centers is not known yet.
         """
         return int(self.rows)
 
     def overlap_at_cut(self, rows: int) -> float:
-        """Share of the rows at each cut that both sides are trained on, of so many rows in all."""
+        """Return the share of the rows at each cut that both sides are trained on, for a table of ``rows`` rows."""
         depth = self._depth(rows, 0.0)
         least = (OVERLAP if self.overlap == "auto" else float(self.overlap)) * min(
             1.0, max(FULL_OVERLAP_CUTS / max(1, depth), float(FULL_OVERLAP_ROWS << depth) / max(1, rows))
@@ -135,7 +136,7 @@ class Partition:
         return float(np.clip(2 * (widest / rows) ** (1 / depth) - 1, least, MAX_OVERLAP))
 
     def expected(self, rows: int) -> tuple[int, int]:
-        """Leaves that so many rows will be cut into, and rows of the largest: as cuts at medians make them."""
+        """Return how many leaves so many rows will be cut into, and the rows of the largest, if cuts are at medians."""
         overlap = self.overlap_at_cut(rows)
         depth = self._depth(rows, overlap)
         leaves = 1 << depth if self.leaves == "auto" else int(self.leaves)
@@ -150,7 +151,7 @@ class Partition:
         return depth
 
     def settled(self, rows: int, p: int | None) -> Partition:
-        """The partition with a number of rows of a leaf, for so many rows in all and p centers, or None."""
+        """Return the partition with a number in place of ``rows="auto"``, for a table of so many rows and p centers."""
         if self.rows != "auto":
             return self
         each = max_full_kernel_rows(rows) if p is None else min(max(ROWS_PER_CENTER * p, MIN_LEAF_ROWS), MAX_LEAF_ROWS)

@@ -36,52 +36,57 @@ class Pipeline(Recipe):
 
     Args:
         train: training rows with a target.
-        kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, with the median distance of two rows
-            as bandwidth. None or ``"auto"``: Laplace, with the norm, bandwidth, metric and ridge that have the least
-            error on held-out rows of a subsample, within half of the time of the fit, or three seconds (half a minute
-            on slow cores where every row is a center); if that is too little, with the root mean square distance of
-            two rows as bandwidth. The plan lists the trials.
+        kernel: the kernel; or a name, such as ``"laplace"`` or ``"gaussian"``, for the kernel whose bandwidth is the
+            median distance of two rows. None or ``"auto"``: a Laplace kernel, with the norm, bandwidth, metric and
+            ridge that have the smallest error on held-out rows of a subsample. This search takes at most half as long
+            as the fit itself, or three seconds if that is longer (half a minute on slow cores if every row is a
+            center). If no search fits in that time, the bandwidth is the root mean square distance of two rows. The
+            plan lists the trials.
         centers: a number of rows to draw as centers, all if there are fewer; or an object such as ``Given(Z)``. None:
-            the default number of them (each of up to 10,000 rows where ``Direct`` or ``"auto"`` factors their matrix;
-            else 2,000, or with more than 8,000 rows a quarter, up to 5,000, or an eighth, up to 8,000; fewer for many
-            wide rows), and for features without centers.
+            every row, up to 10,000, if ``Direct`` or ``"auto"`` can factor their kernel matrix. Otherwise 2,000 rows;
+            or, if there are more than 8,000 rows, a quarter of them but at most 5,000, or an eighth but at most 8,000;
+            fewer if there are many wide rows. Features that need no centers have none.
         solver: the solver; ``"auto"``, the default, chooses by the size of the problem, and the plan gives the reason.
         features: a feature map, for solvers that support it; None for kernel values at centers.
         test: rows for the final metrics, or None.
-        validation: rows that choose the best pass, and to stop early on: a share of the training rows, held out of
-            them with the seed, or a ``Dataset``; or None.
+        validation: rows for early stopping, which also choose the pass whose weights the model has: a share of the
+            training rows, drawn with the seed and held out, or a ``Dataset``; or None.
         task: ``classification`` or ``regression``.
-        preprocess: ``"auto"``: the columns of a table by their kinds (gaps filled and marked, categories, dates, heavy
-            tails, numbers standardised); and rows of plain numbers standardised where their units differ, if kernel and
-            centers follow the rows. Or steps such as ``Impute``, ``OneHot`` or ``UnitRange``, fitted to the training
-            rows in this order and applied to test rows and in prediction; augmentations come after. None for none.
-        metric: a metric to learn on the features before the kernel, such as ``AGOP()``; None: none, but as
-            ``kernel=None`` chooses.
-        partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: so that every row is
-            a center, for tables of more than 10,000 rows without a given kernel, metric, centers, solver or features,
-            without ``diagnose`` and not on ``device="cuda"``. None: one model.
-        class_weight: weights of rows by class, times their sample weights: a dict of numbers by label, 1 for labels
-            that it lacks; or ``"balanced"``, which gives all classes the same sum. Probabilities still describe the
-            unweighted rows. With several labels a row, ``"balanced"``, or a list with a dict of the weights of 0 and 1
-            for each label; the weights of a row's labels are multiplied.
-        threshold: the metric that the threshold between two classes maximises, on rows that the model is not
-            fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``; with several labels
-            a row, there is a threshold for each. None: no threshold.
+        preprocess: ``"auto"`` prepares each column of a table by its kind: gaps are filled and marked, categories and
+            dates are encoded, numbers are standardised, and heavy-tailed ones also replaced or joined by quantiles.
+            Rows of plain numbers are standardised if their units differ, unless you give centers, or a kernel with a
+            bandwidth, which are in those units. Or steps such as ``Impute``, ``OneHot`` or ``UnitRange``, fitted to the
+            training rows in this order and applied to test rows and in prediction; augmentations come after. None for
+            no steps.
+        metric: a metric to learn for the distances of the kernel, such as ``AGOP()``. None: no metric, unless the
+            search of ``kernel=None`` chooses one.
+        partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: leaves in which every
+            row is a center, for tables of more than 10,000 rows, unless you give a kernel, metric, centers, solver,
+            features or ``diagnose``, or the run is on ``device="cuda"``. None: one model.
+        class_weight: weights of rows by class, which are multiplied by their sample weights: a dict from label to
+            weight, where absent labels have weight 1; or ``"balanced"``, which gives all classes the same sum of
+            weights. Probabilities still describe the unweighted rows. None: 1 for all. With several labels a row:
+            ``"balanced"``, or a list that has one dict for each label, with the weights of 0 and 1; the weights of a
+            row's labels are multiplied.
+        threshold: the metric that the threshold between two classes maximises: ``"balanced_accuracy"``, ``"f1"``,
+            ``"accuracy"`` or ``"matthews_corrcoef"``. It is chosen on rows that the model is not fitted to; with
+            several labels a row, there is a threshold for each label. None: no threshold.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, as the last step, so
             that noise is in units of standard deviations. ``"auto"``: as ``preprocess`` determines. None: rows of plain
             numbers keep their units.
         seed: seed of the centers, the held-out rows and the order of rows, an integer >= 0.
-        lanes: blocks of a step; fixes the order of sums, so runs with other lanes have other bits.
+        lanes: number of blocks that the rows of a step are divided into. It fixes the order of sums, so results with
+            another number differ by rounding.
         dtype: dtype of the arithmetic. ``"auto"``: float64 for numbers that are in memory as float64, else float32; and
             float64 where float32 cannot represent the kernel on these rows, with the reason in the result.
-        diagnose: add a comparison of the weights with least squares, and the spectrum, to the result: one more sweep,
-            and several matrices of p² numbers; see ``streamkern.runs.solution_spectrum.diagnose``.
-        name: of the run in reports; the file's name by default.
-        file: the pipeline file that it comes from, or an empty text.
-        settings: settings given to the file.
+        diagnose: add a comparison of the weights with least squares, and the spectrum, to the result. This takes one
+            more pass, and several matrices of p² numbers; see ``streamkern.runs.solution_spectrum.diagnose``.
+        name: name of the run in reports; the file's name by default.
+        file: the file that defines the pipeline, or an empty text.
+        settings: settings that the file was loaded with.
 
     Raises:
-        UsageError: an unknown task or dtype, lanes below 1, an argument of the wrong type, or an old name.
+        UsageError: an unknown task or dtype, lanes below 1, an argument of the wrong type, or a name that has changed.
     """
 
     name: str = ""

@@ -27,9 +27,9 @@ class ClassifierCalibrationMixin:
     _outputs: Callable[..., Array]
 
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities of the classes, in the order of ``classes_``: shape (n, K), float64; rows sum to 1.
+        """Return the probabilities of the classes, in the order of ``classes_``: shape (n, K), float64; rows sum to 1.
 
-        Of several labels a row, the probability of each: shape (n, L), whose rows need not sum to 1.
+        With several labels a row, return the probability of each label: shape (n, L); rows need not sum to 1.
 
         Args:
             X: as in ``predict``.
@@ -42,7 +42,7 @@ class ClassifierCalibrationMixin:
         return self.model_.probabilities(outputs)
 
     def predict_log_proba(self, X: Any) -> Array:
-        """Logarithms of ``predict_proba``, finite where a probability rounds to 0: shape (n, K), float64.
+        """Return logarithms of ``predict_proba``, finite where a probability rounds to 0: shape (n, K), float64.
 
         Args:
             X: as in ``predict``.
@@ -56,17 +56,17 @@ class ClassifierCalibrationMixin:
         return self.model_.calibration.log_probabilities(outputs)
 
     def prediction_set(self, X: Any, coverage: float = 0.9) -> Array:
-        """Mask of the classes in a set that holds the true one with the given probability: shape (n, K).
+        """Return for each row the set of classes that contains the true one with this probability: a mask (n, K).
 
-        Of the rows of each class, rare ones too, that share has it in their set (split conformal prediction class by
-        class); sets of several classes, or of none, are where the model is unsure.
+        The probability holds for the rows of each class, also of rare ones (split conformal prediction, class by
+        class). Where the model is unsure, a set has several classes, or none.
 
         Args:
             X: as in ``predict``.
             coverage: the probability, between 0 and 1.
 
         Raises:
-            UsageError: there were no rows to learn it from, or the coverage is not between 0 and 1.
+            UsageError: there were no rows to learn the sets from, or the coverage is not between 0 and 1.
             DataError: as ``predict``.
         """
         outputs = self._outputs(X)
@@ -80,15 +80,16 @@ class RegressorCalibrationMixin:
     _outputs: Callable[..., Array]
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
-        """Lower and upper ends that hold the target with the given probability: shape (n, 2), or (n, c, 2).
+        """Return intervals that contain the target with this probability: lower, upper end, (n, 2) or (n, c, 2).
 
-        From rows that the model was not fitted to: those of ``validation``; or, with the solver ``Direct``, training
-        rows that are left out one at a time. On average over rows like these, whatever the model is worth (split
-        conformal prediction); their width follows a predicted scale, see ``streamkern.calibration.intervals``.
+        Intervals are learned from rows that the model was not fitted to: those of ``validation``; or, with the solver
+        ``Direct``, training rows that are left out one at a time. The probability holds on average over rows like
+        these, however good or bad the model is (split conformal prediction). Where larger errors are predicted,
+        intervals are wider: see ``streamkern.calibration.intervals``.
 
         Args:
             X: as in ``predict``.
-            coverage: the probability, between 0 and 1; where there were too few rows for it, ends are infinite.
+            coverage: the probability, between 0 and 1. If there were too few rows for it, the ends are infinite.
 
         Raises:
             UsageError: there were no rows to learn them from, or the coverage is not between 0 and 1.

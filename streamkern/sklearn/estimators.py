@@ -138,11 +138,11 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         return object.__getattribute__(self, name)  # the error of the attribute, or of the property, itself
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters; ``kernel__bandwidth`` and ``solver__ridge`` set the kernel's or the solver's, in a new one.
+        """Set parameters; ``kernel__bandwidth=2.0`` replaces the kernel by one with this bandwidth.
 
         Raises:
             UsageError: the kernel, solver, centers, metric or partition has no such parameter, or is not an object; or
-                a name is old.
+                a parameter has another name now.
         """
         require_new_names(params, type(self).__name__)
         inside = {name: params.pop(name) for name in list(params) if name.startswith("kernel__")}
@@ -263,9 +263,9 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     def feature_importances_(self) -> Array:
         """Return each column's share of the squared gradient of the outputs: shape (n_features_in_,), sum 1.
 
-        A column's share is the sum over its features after preprocessing, each in units of its standard deviation;
-        ``result_.report["metric"]`` lists the features. If a step mixes columns, as a random projection does, the
-        shares are those of the features: shape (d,).
+        A column's share is the sum over the features that preprocessing derives from it, each in units of its standard
+        deviation; ``result_.report["metric"]`` lists these features. If a step mixes columns, as a random projection
+        does, the shares are those of the mixed features: shape (d,).
 
         Raises:
             AttributeError: the model was fitted without a metric.
@@ -376,43 +376,47 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
     """Least squares regression with a kernel machine; one output or several.
 
     Args:
-        kernel: the kernel, or its name, such as ``"laplace"`` or ``"gaussian"``, with the median distance of two rows
-            as bandwidth. None or ``"auto"``: Laplace, with the norm, bandwidth, metric and ridge of least error on
-            held-out rows of a subsample. This search takes at most half as long as the fit itself, or three seconds
-            (half a minute on slow cores where every row is a center); ``result_.report["kernel"]`` has its result.
-            Fewer than 400 rows are left out one at a time, without a metric; with fewer than 40 the bandwidth is the
-            root mean square distance of two rows. To search bandwidths with scikit-learn, use the grid
-            ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
+        kernel: the kernel; or a name, such as ``"laplace"`` or ``"gaussian"``, for the kernel whose bandwidth is the
+            median distance of two rows. None or ``"auto"``: a Laplace kernel, with the norm, bandwidth, metric and
+            ridge that have the smallest error on held-out rows of a subsample. This search takes at most half as long
+            as the fit itself, or three seconds if that is longer (half a minute on slow cores if every row is a
+            center); ``result_.report["kernel"]`` has its result. With fewer than 400 rows it compares leave-one-out
+            errors, without a metric; with fewer than 40 rows the bandwidth is the root mean square distance of two
+            rows. To search bandwidths with scikit-learn, use the grid ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
-            rows become centers, with a warning. None: each of up to 10,000 rows where ``Direct`` factors their matrix,
-            which Laplace kernels allow; else 2,000 drawn uniformly, or a quarter of the rows up to 5,000, or an eighth
-            up to 8,000; fewer in little memory and of wide rows.
-        solver: the solver. ``"auto"``: ``Direct``, one pass of normal equations, if that is less work and fits;
-            else ``Falkon``, if a search finds a ridge and its matrices fit; else ``EigenPro`` with up to 20 passes: as
-            many as see 500,000 rows or, up to 8, as about two minutes allow.
+            rows become centers, with a warning. None: every row, up to 10,000, if ``Direct`` can factor their kernel
+            matrix, as it can that of Laplace kernels. Otherwise 2,000 rows, drawn uniformly; or, if that is more, a
+            quarter of the rows but at most 5,000, or an eighth but at most 8,000. Fewer if memory is small or rows
+            are wide.
+        solver: the solver. ``"auto"``: ``Direct``, one pass of normal equations, if that is less work and fits in
+            memory; else ``Falkon``, if a search finds a ridge and its matrices fit; else ``EigenPro``. ``EigenPro``
+            makes as many passes as see 500,000 rows (1 to 20), or as about two minutes allow (at most 8), whichever
+            is more.
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; half of the machine's by default.
-        metric: a metric to learn on the features before the kernel, such as ``AGOP()``. None: no
-            metric, unless the search of ``kernel=None`` chooses one. ``feature_importances_`` has the result.
-        partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: so that every row is
-            a center, for tables of more than 10,000 rows without a given kernel, metric, centers or solver, and not on
-            ``device="cuda"``. Validation rows then choose the width of blending. None: one model.
+        metric: a metric to learn for the distances of the kernel, such as ``AGOP()``. None: no metric, unless the
+            search of ``kernel=None`` chooses one. ``feature_importances_`` has the result.
+        partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: leaves in which every
+            row is a center, for tables of more than 10,000 rows, unless you give a kernel, metric, centers or solver,
+            or the fit runs on ``device="cuda"``; validation rows then choose how widely leaves blend. None: one model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, as the last step;
             kernel and given centers are in those units. ``"auto"``: as ``preprocess`` determines. None: rows of plain
             numbers keep their units.
-        preprocess: ``"auto"``: the columns of a table by their kinds (gaps filled and marked, categories, dates, heavy
-            tails, numbers standardised); and rows of plain numbers standardised where their units differ, unless a
-            kernel with a bandwidth or given centers are in them. Or steps such as ``Impute("mean")`` or
-            ``OneHot((3,))``, fitted to the training rows in this order, before ``scaling``; the model keeps them and
-            applies them in prediction. None takes rows as they are. ``result_.report["preprocess"]`` has the steps.
-        validation: rows for early stopping: a share of the rows, held out of training, or a ``Dataset``. The model has
-            the weights of the best pass. Training stops after ``patience`` passes without improvement, a parameter of
-            the solver, 3 by default; ``Direct`` takes one pass. If None and ``solver="auto"`` does not choose
-            ``Direct`` for 20,000 rows or more, one row in twenty, at most about 5,000, is held out for probabilities or
-            intervals (``result_.report["held_out"]``).
+        preprocess: ``"auto"`` prepares each column of a table by its kind: gaps are filled and marked, categories and
+            dates are encoded, numbers are standardised, and heavy-tailed ones also replaced or joined by quantiles.
+            Rows of plain numbers are standardised if their units differ, unless you give centers, or a kernel with a
+            bandwidth, which are in those units. Or steps such as ``Impute("mean")`` or ``OneHot((3,))``, fitted to the
+            training rows in this order, before ``scaling``; the model keeps them and applies them in prediction. None
+            takes rows as they are. ``result_.report["preprocess"]`` has the steps.
+        validation: rows for early stopping: a share of the rows, held out of training, or a ``Dataset``. Training stops
+            after ``patience`` passes without improvement (a parameter of the solver, 3 by default), and the model has
+            the weights of the best pass; ``Direct`` makes one pass only. None: of 20,000 rows or more, one row in
+            twenty (at most about 5,000) is held out for probabilities or intervals, if ``solver="auto"`` chooses a
+            solver other than ``Direct`` (``result_.report["held_out"]``).
         dtype: dtype of the arithmetic. ``"auto"``: float64 for numbers that are in memory as float64, else float32; and
             float64 where float32 cannot represent the kernel on these rows, with the reason in
             ``result_.report["arithmetic"]``.
-        lanes: blocks of a step. It fixes the order of sums, so results for another number differ in rounding.
+        lanes: number of blocks that the rows of a step are divided into. It fixes the order of sums, so results with
+            another number differ by rounding.
         threads: threads of this process; its cores by default. The weights do not depend on it.
         resources: a ``Resources``, for another scheduler or device; None: threads of this process, and a GPU if one
             has been measured.
@@ -424,8 +428,8 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
         n_features_in_: width d of a row.
         feature_names_in_: names of the features, shape (d,), if the rows had names.
         result_: a ``FitResult``, which prints a summary: solver, kernel, seconds, memory, metrics of the validation
-            rows; ``report`` (findings: ridge, batch, step, spectrum), ``outcome`` (how training ended: passes, rows,
-            seconds, history) and ``footprint`` (projected memory).
+            rows. It also has ``report`` (ridge, batch, step, spectrum and other findings), ``outcome`` (how training
+            ended: passes, rows, seconds, history) and ``footprint`` (projected memory).
     """
 
     _task, _metric = "regression", "r2"
@@ -453,23 +457,25 @@ class KernelClassifier(_Scored, ClassifierUpdates, ClassifierCalibrationMixin, C
     """Classify rows by least squares on class indicators, and predict the most probable class.
 
     Probabilities need rows that the model was not fitted to: those of ``validation``, or, with the solver ``Direct``,
-    training rows left out one at a time. Without probabilities, or with ``class_weight``, the prediction is the class
-    of the largest output; with ``threshold``, the second of two classes if its score is above the threshold.
+    training rows that are left out one at a time. Without probabilities, or with ``class_weight``, the prediction is
+    the class with the largest output. With ``threshold``, it is the second of two classes if ``decision_function`` is
+    above the threshold.
 
     The other parameters and attributes are those of ``KernelRegressor``.
 
     Args:
-        class_weight: weights of rows by class, times their sample weights: a dict of numbers by label, 1 for labels
-            that it lacks; or ``"balanced"``, which gives all classes the same sum of weights. Probabilities still
-            describe the unweighted rows. None: 1 for all. With several labels a row, ``"balanced"``, or a list with a
-            dict of the weights of 0 and 1 for each label; the weights of a row's labels are multiplied.
-        threshold: the metric that the threshold between two classes maximises, on the rows that probabilities
-            are fitted to: ``"balanced_accuracy"``, ``"f1"``, ``"accuracy"`` or ``"matthews_corrcoef"``; with several
-            labels a row, there is a threshold for each. ``result_.report["threshold"]`` has the result. None: no
-            threshold.
+        class_weight: weights of rows by class, which are multiplied by their sample weights: a dict from label to
+            weight, where absent labels have weight 1; or ``"balanced"``, which gives all classes the same sum of
+            weights. Probabilities still describe the unweighted rows. None: 1 for all. With several labels a row:
+            ``"balanced"``, or a list that has one dict for each label, with the weights of 0 and 1; the weights of a
+            row's labels are multiplied.
+        threshold: the metric that the threshold between two classes maximises: ``"balanced_accuracy"``, ``"f1"``,
+            ``"accuracy"`` or ``"matthews_corrcoef"``. It is chosen on the rows that probabilities are fitted to; with
+            several labels a row, there is a threshold for each label. ``result_.report["threshold"]`` has the result.
+            None: no threshold.
 
     Attributes:
-        classes_: the labels, sorted, shape (K,); with several labels a row, their numbers, shape (L,).
+        classes_: the labels, sorted, shape (K,); with several labels a row, the numbers 0 to L - 1, shape (L,).
     """
 
     _task, _metric = "classification", "accuracy"
@@ -520,8 +526,8 @@ class KernelClassifier(_Scored, ClassifierUpdates, ClassifierCalibrationMixin, C
     def decision_function(self, X: Any) -> Array:
         """Return a score for each class, shape (n, K), or for two classes their difference, shape (n,).
 
-        Scores are logarithms of probabilities, up to a constant for each row, if ``predict`` uses probabilities; else
-        the outputs of ``model_``. With several labels a row, each label's output less 1/2: shape (n, L).
+        If ``predict`` uses probabilities, scores are their logarithms, up to a constant for each row; otherwise they
+        are the outputs of ``model_``. With several labels a row, they are each label's output minus 1/2, shape (n, L).
 
         Args:
             X: as in ``predict``.

@@ -58,7 +58,7 @@ class _Updates:
 
     @available_if(has_sums)  # type: ignore[untyped-decorator]
     def forget(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Remove rows: the weights become those of a model that never saw them, to rounding.
+        """Remove rows. Up to rounding, the weights become those of a model that never saw them.
 
         Only these rows are read. Centers that are removed rows stay, with a warning; ``update_model`` can remove them.
         See ``partial_fit`` for the parts of the model that do not change.
@@ -106,16 +106,16 @@ class RegressorUpdates(_Updates):
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Add rows, reading only these; the first call fits with ``Direct`` and keeps its sums.
 
-        Weights become those of one fit on all rows so far, to rounding, with the preprocessing, kernel, centers and
-        ridge chosen on the first rows: pass enough of them. A model fitted with ``solver=Direct(keep_sums=True)`` can
-        be continued. Intervals do not change until a call has as many rows as the model had; they are then refitted
-        to these rows.
+        Up to rounding, the weights become those of one fit to all rows so far. Preprocessing, kernel, centers and ridge
+        are chosen on the rows of the first call: pass enough of them. A model fitted with
+        ``solver=Direct(keep_sums=True)`` can be continued. Intervals do not change until a call has as many rows as the
+        model had; they are then refitted to the rows of that call.
 
         Args:
             X: rows, as in ``fit``.
             y: targets; None with a ``Dataset``.
-            sample_weight: weights w >= 0, shape (n,); only ratios matter, also to the weights of other calls; rows
-                without weights have weight 1.
+            sample_weight: weights w >= 0, shape (n,). Only their ratios matter, to each other and to the weights of
+                other calls; rows without weights have weight 1.
 
         Raises:
             AttributeError: the model was fitted without its sums.
@@ -137,17 +137,17 @@ class ClassifierUpdates(_Updates):
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
         """Add rows, reading only these; the first call fits with ``Direct`` and keeps its sums.
 
-        Weights become those of one fit on all rows so far, to rounding, with the preprocessing, kernel, centers and
-        ridge chosen on the first rows: pass enough of them. A model fitted with ``solver=Direct(keep_sums=True)`` can
-        be continued. Probabilities do not change until a call has as many rows as the model had; they are then
-        refitted to these rows.
+        Up to rounding, the weights become those of one fit to all rows so far. Preprocessing, kernel, centers and ridge
+        are chosen on the rows of the first call: pass enough of them. A model fitted with
+        ``solver=Direct(keep_sums=True)`` can be continued. Probabilities do not change until a call has as many rows as
+        the model had; they are then refitted to the rows of that call.
 
         Args:
             X: rows, as in ``fit``.
             y: labels; None with a ``Dataset``.
             classes: in the first call, all labels of this and later calls, shape (K,); None: labels of the first rows.
-            sample_weight: weights w >= 0, shape (n,); only ratios matter, also to the weights of other calls; rows
-                without weights have weight 1.
+            sample_weight: weights w >= 0, shape (n,). Only their ratios matter, to each other and to the weights of
+                other calls; rows without weights have weight 1.
 
         Raises:
             AttributeError: the model was fitted without its sums.

@@ -72,27 +72,30 @@ Temporary = tuple[tuple[Key, Array], ...]
 
 @dataclass(frozen=True)
 class EigenPro(Parameters):
-    """EigenPro 3, and 4 with ``projection="delayed"``.
+    """Preconditioned SGD, projected on the span of the centers: EigenPro 3, or 4 with ``projection="delayed"``.
 
     Args:
         epochs: passes over the training rows; by default as many as see 500,000 rows, from 1 to 20.
-        projection: ``exact``, ``packed``, ``inexact``, ``delayed``, or ``auto``: exact while its p² floats fit, else
-            packed while a lead of a quarter of the centers does, else delayed with two products (inexact if a
-            momentum is given, which delayed projection does not support).
+        projection: how steps are projected on the p centers Z. ``exact`` factors their kernel matrix K(Z, Z), with p²
+            floats of memory. ``packed`` keeps that factor in 16 bits, and only as many of its columns as fit.
+            ``inexact`` knows only the top eigenpairs of K(Z, Z). ``delayed`` keeps the rows of the steps as temporary
+            centers, and projects once they number about p. ``auto``: exact if it fits in memory; else packed if a
+            quarter of the columns fit; else delayed with two products, or inexact if a momentum is given.
         s: centers whose kernel matrix gives the eigenpairs of the preconditioner; min(p, 2000) by default.
-        q: eigenpairs of the preconditioner; s/4 by default, at most 500, and 250 if there are more centers than s.
-        batch: rows of a step m; by default the measured critical batch, or enough to keep cores busy if larger; up
-            to 1,024 a lane if the rows are enough for many steps (``affordable_batch``).
-        step: η of the mean gradient; by default the one that the measured spectrum allows.
+        q: eigenpairs of the preconditioner; s/4 by default, at most 500, or at most 250 if there are more than s
+            centers.
+        batch: rows of a step, m. By default the measured critical batch, or more if that keeps cores busy: up to 1,024
+            a lane if enough steps are left (``affordable_batch``).
+        step: step size η of the mean gradient; by default the one that the measured spectrum allows.
         average: whether the weights are the average of the iterates rather than the last one.
-        momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018), which on a preconditioner is AxlePro; by default
-            1 − 8 m*/min(m, p), where that is positive: below 8 critical batches it only adds noise. Not
-            available with delayed projection.
-        patience: with a validation set: stop after this many passes in which its error fell by less than 1e-4 of it;
-            None runs all.
+        momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018), which with a preconditioner is AxlePro. By default
+            1 − 8 m*/min(m, p), where m* is the critical batch, or 0 if that is negative: in batches below 8 m*,
+            momentum only adds noise. Not available with delayed projection.
+        patience: with validation rows, stop after this many passes in which their error fell by less than a share of
+            1e-4; None runs all passes.
         projection_products: products with K(Z, Z), of p² kernel values each, that one inexact or delayed projection
-            takes; by default 0 for inexact, which then costs no more than exact, and 1 for delayed, or 2 if
-            ``auto`` chooses it.
+            takes. By default 0 for inexact, which then costs no more than exact; 1 for delayed, or 2 if ``auto``
+            chooses it.
 
     Raises:
         UsageError: a value is out of range.
@@ -158,10 +161,10 @@ class EigenPro(Parameters):
         return max(0.0, 1.0 - MOMENTUM_BATCHES * size.critical_batch / min(batch, p))
 
     def affordable_batch(self, kind: str, rows: int, p: int) -> float:
-        """Return the rows of a step that cost a run no accuracy, with momentum: as many as leave it enough steps.
+        """Return how many rows a step may have, with momentum, without loss of accuracy: enough steps must be left.
 
-        The larger a batch, the rarer the update on the host and the exchange with workers. Beyond p rows a batch gains
-        no directions, only less noise.
+        Larger batches need fewer updates on the host and fewer exchanges with workers. Beyond p rows, a larger batch
+        has less noise, but reaches no further directions.
         """
         if kind == "delayed" or self.momentum == 0:
             return 0.0

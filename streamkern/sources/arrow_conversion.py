@@ -164,7 +164,7 @@ def converted(values: pa.ChunkedArray, column: Column, words: dict[float, str] |
     elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         made = _seconds(values)
         if not column.dated and (there := ~np.isnan(made)).any():
-            raise UnfitError(row := int(np.argmax(there)), str(values[row].as_py()), f"a {column.kind}, but a date")
+            raise UnfitError(row := int(np.argmax(there)), str(values[row].as_py()), f"a {column.kind}, not a date")
     else:
         made = _floats(values)
     if column.kind == "boolean" and not pa.types.is_boolean(kind):

@@ -270,10 +270,10 @@ def kind_mismatch_error(name: str, text: bool, where: str) -> DataError:
     """Return the error for a column that is text in training and numbers now, or the reverse."""
     return DataError(
         f"The feature {name!r} is {'text' if text else 'stored as numbers'}, and the model was trained on "
-        f"{'numbers' if text else 'text'} there.",
+        f"{'numbers' if text else 'text'}.",
         where=where,
-        expected="the kind of column that training had",
-        remedy="store the column of training",
+        expected="a column of the same kind as in training",
+        remedy="store the column as it was stored for training",
     )
 
 

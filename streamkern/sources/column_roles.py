@@ -211,7 +211,7 @@ def choose_columns(
     _require_known(fields, request, kinds_given, where, names or ())
     if columns is not None and weight in columns:
         raise UsageError(
-            f"The column {weight!r} is a feature and the weight",
+            f"The column {weight!r} is named as a feature and as the weight",
             where="weight",
             expected="one of the two",
             remedy="leave it out of columns",
@@ -254,10 +254,10 @@ def _require_known(
     for role, name in [*((request.role, name) for name in request.targets), *weights]:
         if name not in fields and name in inner:
             raise DataError(
-                f"The {role} {name!r} is stored among the numbers of the features, and is no column of its own.",
+                f"The {role} {name!r} is stored among the numbers of the features, not in a column of its own.",
                 where=where,
                 expected=f"one of: {first_names(list(fields))}",
-                remedy=f"give the rows as they were before they were ingested, or name no {role}",
+                remedy=f"give the rows as they were before ingest, or name no {role}",
             )
         if name not in fields:
             raise unknown_name_error(role, name, fields, where)
@@ -301,7 +301,7 @@ def _feature_columns(
             where=where,
             expected="at least one column that is neither target nor weight",
             remedy="name fewer targets; or check that the path is that of the features"
-            + (f" (here are: {', '.join(fields)})" if fields else ""),
+            + (f" (its columns are: {', '.join(fields)})" if fields else ""),
         )
     return chosen, inside, left_out
 
@@ -311,7 +311,7 @@ def _wide_column(fields: Mapping[str, Field], chosen: Sequence[str], where: str)
     wide = next((name for name in chosen if fields[name].wide), None)
     if wide is not None and len(chosen) > 1:
         raise DataError(
-            f"column {wide!r} holds a row's features, and there are others: {', '.join(chosen)}",
+            f"column {wide!r} holds a row's features, and there are other feature columns: {', '.join(chosen)}",
             where=where,
             expected="one column of lists, binaries or arrays, or columns of numbers",
             remedy=f"pass columns=[{wide!r}], and target= for the column of targets",

@@ -174,15 +174,15 @@ def first_block(blocks: Iterator[Rows], target: str | None, where: str) -> Rows:
             "the target cannot be called 'X'",
             where="target",
             expected="a name other than X",
-            remedy="that is the features' name: choose another",
+            remedy="choose another name: X is that of the features",
         )
     first = next(blocks, None)
     if first is None:
         raise DataError(
-            "no blocks at all",
+            "there are no blocks to write",
             where=where,
             expected="at least one block",
-            remedy="give one block of no rows for an empty dataset",
+            remedy="for an empty data set, give one block without rows",
         )
     return first
 

@@ -294,7 +294,7 @@ class Remote:
 
     def _refused(self, path: str, error: BaseException) -> StorageError:
         return StorageError(
-            f"the store refuses: {self._said(error)}",
+            f"the store refuses the request: {self._said(error)}",
             where=f"{self.name(path)}{self._store()}",
             expected="permission to read it",
             remedy="check the URL and the credentials: they are taken from the environment, as fsspec does, or from "
@@ -306,7 +306,7 @@ class Remote:
             "the server sends whole files where a part was requested",
             where=self.name(path),
             expected="a server that answers range requests",
-            remedy="serve it with one that does (nginx, Apache, an object store), or copy the file here first",
+            remedy="serve the file with nginx, Apache or an object store, or copy it to this machine first",
         )
 
     def require_listing(self, path: str) -> None:

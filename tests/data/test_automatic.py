@@ -262,7 +262,7 @@ def test_rows_of_another_kind_than_in_training_are_refused_with_what_can_be_done
     model = sk.KernelRegressor(**SETTINGS).fit(table, table.x)
     few = table.head(3)
     for other, message in (
-        (few.assign(x=few.when), "a number, but a date"),
+        (few.assign(x=few.when), "a number, not a date"),
         (few.assign(x=["a", "b", "c"]), "number"),
         (few.assign(flag=[0, 2, 1]), "boolean"),
     ):

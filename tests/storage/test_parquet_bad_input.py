@@ -107,7 +107,7 @@ def test_a_target_that_cannot_be_one_is_named(tmp_path, values):
 
 def test_lists_beside_other_columns_ask_which(tmp_path):
     path = write(tmp_path / "a.parquet", image=[[1.0, 2.0]] * 2, label=[0, 1], weight=[1.0, 1.0])
-    assert "columns=['image']" in fails(path, "'image' holds a row's features, and there are others", target="label")
+    assert "columns=['image']" in fails(path, "'image' holds a row's features, and there are other", target="label")
     assert open_tables(path, target="label", columns=["image"]).n_features == 2
 
 

@@ -199,7 +199,7 @@ def test_missing_credentials_are_not_waited_for(s3_server, monkeypatch, tmp_path
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    with pytest.raises(StorageError, match="the store refuses: NoCredentialsError"):
+    with pytest.raises(StorageError, match="the store refuses the request: NoCredentialsError"):
         open_tables("s3://bucket/rows.zarr", storage_options={"endpoint_url": s3_server})
 
 
