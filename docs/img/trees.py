@@ -49,7 +49,7 @@ def picture() -> str:
         f'<circle cx="{LEFT + 6}" cy="18" r="6" fill="{WON}"/><circle cx="{LEFT + 24}" cy="18" r="6" fill="{LOST}"/>',
         f'<text x="{LEFT + 36}" y="22">streamkern: better, worse than the strongest trees</text>',
         f'<circle cx="{LEFT + 386}" cy="18" r="5" fill="none" stroke="{TREES}" stroke-width="1.5"/>',
-        f'<text x="{LEFT + 398}" y="22">boosted trees, five settings</text>',
+        f'<text x="{LEFT + 398}" y="22">boosted trees, four models</text>',
     ]
     for tick in TICKS:
         x = at(tick)

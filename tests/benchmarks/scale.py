@@ -125,7 +125,7 @@ def plot(lines: dict[str, list[tuple[float, float]]], budget: float) -> str:
         color = COLORS[number % len(COLORS)]
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y in _thinned([at(*point) for point in line]))
         parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.5"/>')
-        parts.append(f'<text x="{left + 12}" y="{height - bottom - 12 - 16 * number}" fill="{color}">{name}</text>')
+        parts.append(f'<text x="{left + 12}" y="{height - bottom - 104 - 18 * number}" fill="{color}">{name}</text>')
     parts.append(f'<text x="{left}" y="{height - 8}">time since the run began</text>')
     parts.append(
         f'<text x="12" y="{top + 4}" transform="rotate(-90 12 {top + 4})" text-anchor="end">MiB resident</text>'
