@@ -141,7 +141,7 @@ def test_bad_weights_are_told(tmp_path: Path) -> None:
         sk.KernelRegressor().fit(sk.Dataset(sk.from_arrays(X, Y, sample_weight=0 * W).source))
     with pytest.raises(sk.DataError, match="'weihgt' is not there"):
         sk.open_dataset(written(tmp_path, "parquet"), target="label", weight="weihgt")
-    with pytest.raises(sk.UsageError, match="a feature and the weight"):
+    with pytest.raises(sk.UsageError, match="a feature and as the weight"):
         sk.open_dataset(written(tmp_path, "parquet"), target="label", weight="a", columns=["a", "b"])
     with pytest.raises(sk.UsageError, match="MixUp"):
         sk.from_arrays(X, Y, sample_weight=W).augment(sk.augment.MixUp(1.0))

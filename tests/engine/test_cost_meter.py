@@ -100,7 +100,8 @@ def test_products_are_counted_by_shape_and_place(meter: CostMeter):
 def test_the_documented_table_is_what_the_command_prints():
     costs = module_at(ROOT / "tests/benchmarks/costs.py")
     text = (ROOT / "docs/choosing-a-solver.md").read_text(encoding="utf-8")
-    assert "\n".join(costs.table(60_000, 5000, 784, 10, 3)) in text
+    _, _, *lines = costs.table(60_000, 5000, 784, 10, 3)
+    assert {line.replace(" MiB", "").replace(" G |", " |") for line in lines} <= {*text.splitlines()}  # units: in its head
 
 
 FORWARDED = {"imap", "multiplier", "manhattan", "slopes", "inverse_factor", "whole_eigenpairs"}
