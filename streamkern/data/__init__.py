@@ -36,9 +36,8 @@ def open_dataset(
     """Open stored rows: zarr, parquet (a file, directory or glob), CSV, Arrow or npy, in local files or at fsspec URLs.
 
     Columns of a table are numbers, booleans, categories (text), dates and times; each may have missing values.
-    ``streamkern inspect`` prints the kind of each column. A CSV file is read once to open it, and parsed again in each
-    pass that does not fit in memory: ``ingest`` it first if it is large. HDF5 files and npz archives are read by
-    ``ingest`` alone.
+    ``streamkern inspect`` prints the kind of each column. A CSV file is read once to open it. If it does not fit in
+    memory, each pass parses it again: ``ingest`` it first. HDF5 files and npz archives are read by ``ingest`` alone.
 
     Args:
         path: path, glob or URL of the data; or a list of paths or tables, whose rows follow one another.

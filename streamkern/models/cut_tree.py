@@ -66,12 +66,12 @@ class Partition:
             no more rows is one model.
         rows: largest number of rows of a leaf, if ``leaves`` is ``"auto"``. By default four for each center, at least
             8,000 and at most 50,000. Without given centers every row of a leaf is a center, and the default is 10,000,
-            and smaller for larger tables, down to 2,000. Leaves that are cut by a sample of the rows may have a tenth
-            more.
+            and smaller for larger tables, down to 2,000. If cuts are chosen on a sample of the rows, a leaf may have a
+            tenth more.
         overlap: share of the rows at a cut that both sides are trained on, in [0, 0.5]; predictions blend there.
-            ``"auto"``: 0.05; or more, up to 0.5, while leaves have at most ``rows`` rows and together take no more work
-            than one model of 10,000 rows. If leaves have more than 16,000 rows and lie below more than four cuts, each
-            cut has a smaller overlap, so that all cuts together have that of four.
+            ``"auto"``: 0.05; or more, up to 0.5, as far as no leaf then has more than ``rows`` rows and all leaves take
+            no more work than one model of 10,000 rows. If leaves have more than 16,000 rows and it takes more than four
+            cuts to reach one, the overlap of each is reduced, so that it adds up to no more than that of four cuts.
         by: name of a column whose values are cut first, each into a part of its own. Values of few rows share a part,
             which also predicts values that training did not see.
         cuts: ``"gradient"`` cuts as described above; ``"kmeans"`` separates two clusters of nearby rows, found by

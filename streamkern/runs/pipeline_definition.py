@@ -37,27 +37,27 @@ class Pipeline(Recipe):
     Args:
         train: training rows with a target.
         kernel: the kernel; or a name, such as ``"laplace"`` or ``"gaussian"``, for the kernel whose bandwidth is the
-            median distance of two rows. None or ``"auto"``: a Laplace kernel, with the norm, bandwidth, metric and
+            median distance between rows. None or ``"auto"``: a Laplace kernel, with the norm, bandwidth, metric and
             ridge that have the smallest error on held-out rows of a subsample. This search takes at most half as long
-            as the fit itself, or three seconds if that is longer (half a minute on slow cores if every row is a
-            center). If no search fits in that time, the bandwidth is the root mean square distance of two rows. The
+            as the fit itself. In a short fit it may take three seconds, or, if every row is a center, half a minute on
+            slow cores. If no search fits in that time, the bandwidth is the root mean square distance of two rows. The
             plan lists the trials.
         centers: a number of rows to draw as centers, all if there are fewer; or an object such as ``Given(Z)``. None:
-            every row, up to 10,000, if ``Direct`` or ``"auto"`` can factor their kernel matrix. Otherwise 2,000 rows;
-            or, if there are more than 8,000 rows, a quarter of them but at most 5,000, or an eighth but at most 8,000;
-            fewer if there are many wide rows. Features that need no centers have none.
+            every row, up to 10,000, if ``Direct`` or ``"auto"`` can factor their kernel matrix. Otherwise as many
+            rows as the largest of three numbers: 2,000; a quarter of the rows, at most 5,000; an eighth of the rows, at
+            most 8,000. Fewer if there are many wide rows. Features that need no centers have none.
         solver: the solver; ``"auto"``, the default, chooses by the size of the problem, and the plan gives the reason.
         features: a feature map, for solvers that support it; None for kernel values at centers.
         test: rows for the final metrics, or None.
-        validation: rows for early stopping, which also choose the pass whose weights the model has: a share of the
-            training rows, drawn with the seed and held out, or a ``Dataset``; or None.
+        validation: rows for early stopping; the model has the weights of the pass that is best on them. A share of the
+            training rows, drawn with the seed and held out; or a ``Dataset``; or None.
         task: ``classification`` or ``regression``.
         preprocess: ``"auto"`` prepares each column of a table by its kind: gaps are filled and marked, categories and
             dates are encoded, numbers are standardised, and heavy-tailed ones also replaced or joined by quantiles.
-            Rows of plain numbers are standardised if their units differ, unless you give centers, or a kernel with a
-            bandwidth, which are in those units. Or steps such as ``Impute``, ``OneHot`` or ``UnitRange``, fitted to the
-            training rows in this order and applied to test rows and in prediction; augmentations come after. None for
-            no steps.
+            Rows of plain numbers are standardised if their units differ, but not if you give centers, or a kernel with
+            a bandwidth: these are in the rows' own units. Or steps such as ``Impute``, ``OneHot`` or ``UnitRange``,
+            fitted to the training rows in this order and applied to test rows and in prediction; augmentations come
+            after. None for no steps.
         metric: a metric to learn for the distances of the kernel, such as ``AGOP()``. None: no metric, unless the
             search of ``kernel=None`` chooses one.
         partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: leaves in which every
@@ -86,7 +86,7 @@ class Pipeline(Recipe):
         settings: settings that the file was loaded with.
 
     Raises:
-        UsageError: an unknown task or dtype, lanes below 1, an argument of the wrong type, or a name that has changed.
+        UsageError: an unknown task or dtype, lanes below 1, an argument of the wrong type, or an old argument name.
     """
 
     name: str = ""

@@ -377,21 +377,21 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
 
     Args:
         kernel: the kernel; or a name, such as ``"laplace"`` or ``"gaussian"``, for the kernel whose bandwidth is the
-            median distance of two rows. None or ``"auto"``: a Laplace kernel, with the norm, bandwidth, metric and
+            median distance between rows. None or ``"auto"``: a Laplace kernel, with the norm, bandwidth, metric and
             ridge that have the smallest error on held-out rows of a subsample. This search takes at most half as long
-            as the fit itself, or three seconds if that is longer (half a minute on slow cores if every row is a
-            center); ``result_.report["kernel"]`` has its result. With fewer than 400 rows it compares leave-one-out
+            as the fit itself. In a short fit it may take three seconds, or, if every row is a center, half a minute on
+            slow cores. ``result_.report["kernel"]`` has its result. With fewer than 400 rows it compares leave-one-out
             errors, without a metric; with fewer than 40 rows the bandwidth is the root mean square distance of two
             rows. To search bandwidths with scikit-learn, use the grid ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
             rows become centers, with a warning. None: every row, up to 10,000, if ``Direct`` can factor their kernel
-            matrix, as it can that of Laplace kernels. Otherwise 2,000 rows, drawn uniformly; or, if that is more, a
-            quarter of the rows but at most 5,000, or an eighth but at most 8,000. Fewer if memory is small or rows
-            are wide.
+            matrix, as it can that of Laplace kernels. Otherwise rows drawn uniformly, as many as the
+            largest of three numbers: 2,000; a quarter of the rows, at most 5,000; an eighth of the rows, at most 8,000.
+            Fewer if memory is small or rows are wide.
         solver: the solver. ``"auto"``: ``Direct``, one pass of normal equations, if that is less work and fits in
             memory; else ``Falkon``, if a search finds a ridge and its matrices fit; else ``EigenPro``. ``EigenPro``
-            makes as many passes as see 500,000 rows (1 to 20), or as about two minutes allow (at most 8), whichever
-            is more.
+            makes enough passes to see 500,000 rows (1 to 20), or as many as about two minutes allow (at most 8),
+            whichever is more.
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; half of the machine's by default.
         metric: a metric to learn for the distances of the kernel, such as ``AGOP()``. None: no metric, unless the
             search of ``kernel=None`` chooses one. ``feature_importances_`` has the result.
@@ -403,23 +403,23 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             numbers keep their units.
         preprocess: ``"auto"`` prepares each column of a table by its kind: gaps are filled and marked, categories and
             dates are encoded, numbers are standardised, and heavy-tailed ones also replaced or joined by quantiles.
-            Rows of plain numbers are standardised if their units differ, unless you give centers, or a kernel with a
-            bandwidth, which are in those units. Or steps such as ``Impute("mean")`` or ``OneHot((3,))``, fitted to the
-            training rows in this order, before ``scaling``; the model keeps them and applies them in prediction. None
-            takes rows as they are. ``result_.report["preprocess"]`` has the steps.
+            Rows of plain numbers are standardised if their units differ, but not if you give centers, or a kernel with
+            a bandwidth: these are in the rows' own units. Or steps such as ``Impute("mean")`` or ``OneHot((3,))``,
+            fitted to the training rows in this order, before ``scaling``; the model keeps them and applies them in
+            prediction. None takes rows as they are. ``result_.report["preprocess"]`` has the steps.
         validation: rows for early stopping: a share of the rows, held out of training, or a ``Dataset``. Training stops
             after ``patience`` passes without improvement (a parameter of the solver, 3 by default), and the model has
-            the weights of the best pass; ``Direct`` makes one pass only. None: of 20,000 rows or more, one row in
-            twenty (at most about 5,000) is held out for probabilities or intervals, if ``solver="auto"`` chooses a
-            solver other than ``Direct`` (``result_.report["held_out"]``).
+            the weights of the best pass; ``Direct`` makes one pass only. None: no rows, unless there are
+            at least 20,000 and ``solver="auto"`` chooses another solver than ``Direct``. Then one row in twenty (at
+            most about 5,000) is held out for probabilities or intervals (``result_.report["held_out"]``).
         dtype: dtype of the arithmetic. ``"auto"``: float64 for numbers that are in memory as float64, else float32; and
             float64 where float32 cannot represent the kernel on these rows, with the reason in
             ``result_.report["arithmetic"]``.
         lanes: number of blocks that the rows of a step are divided into. It fixes the order of sums, so results with
             another number differ by rounding.
         threads: threads of this process; its cores by default. The weights do not depend on it.
-        resources: a ``Resources``, for another scheduler or device; None: threads of this process, and a GPU if one
-            has been measured.
+        resources: a ``Resources``, for another scheduler or device; None: threads of this process, and a GPU if it
+            is of a kind that this library has been measured on (docs/gpu.md).
         seed: seed of the centers, the held-out rows and the order of rows, an integer >= 0.
         verbose: 1 shows the progress of ``fit``; 0 shows nothing.
 

@@ -75,7 +75,7 @@ class EigenPro(Parameters):
     """Preconditioned SGD, projected on the span of the centers: EigenPro 3, or 4 with ``projection="delayed"``.
 
     Args:
-        epochs: passes over the training rows; by default as many as see 500,000 rows, from 1 to 20.
+        epochs: passes over the training rows; by default enough to see 500,000 rows, from 1 to 20.
         projection: how steps are projected on the p centers Z. ``exact`` factors their kernel matrix K(Z, Z), with p²
             floats of memory. ``packed`` keeps that factor in 16 bits, and only as many of its columns as fit.
             ``inexact`` knows only the top eigenpairs of K(Z, Z). ``delayed`` keeps the rows of the steps as temporary
@@ -84,15 +84,15 @@ class EigenPro(Parameters):
         s: centers whose kernel matrix gives the eigenpairs of the preconditioner; min(p, 2000) by default.
         q: eigenpairs of the preconditioner; s/4 by default, at most 500, or at most 250 if there are more than s
             centers.
-        batch: rows of a step, m. By default the measured critical batch, or more if that keeps cores busy: up to 1,024
-            a lane if enough steps are left (``affordable_batch``).
+        batch: rows of a step, m. By default the measured critical batch. It is larger, up to 1,024 rows a lane, if that
+            keeps cores busy and enough steps are left (``affordable_batch``).
         step: step size η of the mean gradient; by default the one that the measured spectrum allows.
         average: whether the weights are the average of the iterates rather than the last one.
         momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018), which with a preconditioner is AxlePro. By default
             1 − 8 m*/min(m, p), where m* is the critical batch, or 0 if that is negative: in batches below 8 m*,
             momentum only adds noise. Not available with delayed projection.
-        patience: with validation rows, stop after this many passes in which their error fell by less than a share of
-            1e-4; None runs all passes.
+        patience: with validation rows, stop after this many passes in which their error fell by less than 0.01%;
+            None runs all passes.
         projection_products: products with K(Z, Z), of p² kernel values each, that one inexact or delayed projection
             takes. By default 0 for inexact, which then costs no more than exact; 1 for delayed, or 2 if ``auto``
             chooses it.
