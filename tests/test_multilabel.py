@@ -164,7 +164,7 @@ def test_each_label_has_the_threshold_that_is_best_on_rows_left_out():
         assert found["score_without"][j] == pytest.approx(metrics.f1_score(Y_held[:, j], F[:, j] > 0.5), abs=1e-9)
     assert found["metric"] == "f1"
     none = sk.from_arrays(X_held, np.column_stack([Y_held[:, 0], np.zeros((600, 2), dtype=int)]))
-    with pytest.warns(UserWarning, match=r"have the label\(s\) 1, 2, whose threshold keeps its default"):
+    with pytest.warns(UserWarning, match=r"have the label\(s\) 1, 2: their thresholds keep the default"):
         assert _model(threshold="f1", validation=none).fit(X, Y).result_.report["threshold"]["value"][1:] == [0.5, 0.5]
 
 
