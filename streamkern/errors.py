@@ -196,7 +196,7 @@ def require_counts(owner: object, **least: int) -> None:
 
 
 class DataError(StreamkernError, ValueError):
-    """Rows that cannot be used: they have NaN, a wrong width or an unknown label, are constant, or there are none."""
+    """Rows that cannot be used. They may have NaN, the wrong width or an unknown label; or there are no rows at all."""
 
 
 class StorageError(StreamkernError, OSError):

@@ -11,11 +11,8 @@ import numpy as np
 from streamkern.cpu import host_loops
 from streamkern.defaults import MAX_HELD_OUT_ROWS, MAX_HELD_OUT_VALUES, MIN_HELD_OUT_ROWS
 from streamkern.errors import UsageError
-from streamkern.rng import Draw
 from streamkern.storage.serialize import serializable_as
 from streamkern.types import Array, IntArray
-
-HELD_OUT_DRAW = Draw.HELD_OUT
 
 
 def held_out_count(rows: int, outputs: int, most: int = MAX_HELD_OUT_ROWS) -> int:

@@ -15,9 +15,7 @@ import numpy as np
 from streamkern.centers import CenterSet
 from streamkern.cpu import default_engine
 from streamkern.data.row_order import SCAN_ROWS, Block, Key
-from streamkern.defaults import ASSUMED_THREADS as ASSUMED_THREADS
-from streamkern.defaults import HELD_OUT, LIKELY_CRITICAL_BATCH, MAX_CRITICAL_BATCH
-from streamkern.defaults import WORK_PER_SECOND as WORK_PER_SECOND
+from streamkern.defaults import ASSUMED_THREADS, HELD_OUT, LIKELY_CRITICAL_BATCH, MAX_CRITICAL_BATCH
 from streamkern.engine.abstract_array import AbstractArray, CostMeter
 from streamkern.engine.cost_meter import MeterEngine
 from streamkern.engine.operation_counts import Operations

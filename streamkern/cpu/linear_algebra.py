@@ -15,6 +15,7 @@ from streamkern.cpu.cholesky import cholesky_factor, is_factored_here
 from streamkern.cpu.gemm import Factor
 from streamkern.cpu.gemv import add_transposed, laid_out, room, times
 from streamkern.engine.base import MANY, SLAB, SUMS, TILE, Map
+from streamkern.engine.elementwise import has_dense_rows
 from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.reference import not_positive, one_by_one
 from streamkern.types import Array
@@ -136,12 +137,12 @@ def _strict_lower(tiles: list[slice]) -> list[tuple[slice, slice]]:
 def matmul(A: Array, B: Array, parallel: Map, tile: int = TILE) -> Array:
     """A B by fixed tiles of rows of A."""
     out = np.empty((len(A), B.shape[1]), dtype=np.result_type(A, B))
-    rows = cuts(len(A), tile)
     if A.dtype == B.dtype and B.shape[1] >= MANY:
         right = Factor(B.T)
-        parallel(lambda part: right.product(A[part], out[part]), rows)
+        size = tile if has_dense_rows(A) else tile // 4  # other rows are copied, for which no memory is projected
+        parallel(lambda part: right.product(A[part], out[part]), cuts(len(A), size))
     else:
-        parallel(lambda part: np.matmul(A[part], B, out=out[part]), rows)
+        parallel(lambda part: np.matmul(A[part], B, out=out[part]), cuts(len(A), tile))
     return out
 
 

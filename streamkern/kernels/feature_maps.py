@@ -15,7 +15,7 @@ import numpy as np
 import scipy.linalg
 
 from streamkern.cpu import default_engine
-from streamkern.defaults import FACTOR_JITTER as FACTOR_JITTER
+from streamkern.defaults import FACTOR_JITTER
 from streamkern.engine import Engine
 from streamkern.engine.base import CENTER_TILE, ROW_TILE, TILE_BYTES
 from streamkern.engine.packed_triangle import cuts

@@ -30,12 +30,13 @@ from typing import Any, cast
 import numpy as np
 
 from streamkern.centers import Given, Uniform
-from streamkern.costs.dry_run import ASSUMED_THREADS, WORK_PER_SECOND, CostEstimate, nominal_prices, nominal_work
+from streamkern.costs.dry_run import CostEstimate, nominal_prices, nominal_work
 from streamkern.costs.fit_shape import SearchCost
 from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Statistics
 from streamkern.data.targets import Classes
 from streamkern.defaults import (
+    ASSUMED_THREADS,
     BANDWIDTH_TIE,
     BANDWIDTHS,
     CONCURRENT_FITS,
@@ -71,6 +72,7 @@ from streamkern.defaults import (
     SEARCH_RIDGES,
     SUBSAMPLE_SIZES,
     USUAL_THREADS,
+    WORK_PER_SECOND,
 )
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import DataError

@@ -20,6 +20,7 @@ from streamkern.data.row_selection import HASH_SPAN
 from streamkern.data.targets import Encoding
 from streamkern.defaults import (
     BYTES_AHEAD,
+    HELD_OUT,
     MAX_BLOCK_ROWS,
     MAX_DEVICE_BLOCK_ROWS,
     MAX_STEPS_AHEAD,
@@ -27,7 +28,6 @@ from streamkern.defaults import (
     MIX_CHUNKS,
     STEPS_AHEAD,
 )
-from streamkern.defaults import HELD_OUT as HELD_OUT
 from streamkern.engine import Engine
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, Parts, Position, Stack

@@ -129,7 +129,7 @@ def _weighted_gram(problem: Problem, expansion: Expansion, T: Array) -> Array:
         X, _ = problem.rows(ids[rows])
         values = engine.values(expansion, X).astype(np.float64)
         B = engine.triangular_solve(T, values.T.copy(), lower=False, transposed=True)
-        A += engine.product(np.multiply(B, w[rows], order="C"), B.T)  # rows that no product has to copy
+        A += engine.product(B * w[rows], B.T)
     A /= len(problem.train.plain())
     return A
 

@@ -22,10 +22,17 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.calibration.out_of_sample import HELD_OUT_DRAW, OutOfSample, copies_remain, held_out_count
+from streamkern.calibration.out_of_sample import OutOfSample, copies_remain, held_out_count
 from streamkern.data.row_order import Block
 from streamkern.data.targets import as_values
-from streamkern.defaults import MAX_JITTERS, MAX_REFINEMENTS, MAX_RESIDUAL, MIN_PIVOT_ROUNDINGS, SOLVED_RESIDUAL
+from streamkern.defaults import (
+    FACTOR_JITTER,
+    MAX_JITTERS,
+    MAX_REFINEMENTS,
+    MAX_RESIDUAL,
+    MIN_PIVOT_ROUNDINGS,
+    SOLVED_RESIDUAL,
+)
 from streamkern.engine import Engine
 from streamkern.engine.packed_triangle import cuts, unpacked
 from streamkern.engine.reference import not_positive
@@ -34,7 +41,7 @@ from streamkern.engine.ridge import RidgePath, unlevered
 from streamkern.errors import NumericalError
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis, Expansion, Kernel, Laplace, Sum
-from streamkern.kernels.feature_maps import FACTOR_JITTER
+from streamkern.rng import Draw
 from streamkern.solvers.base import Problem
 from streamkern.solvers.contributions import NormalEquations
 from streamkern.solvers.solution_residual import relative_residual
@@ -91,7 +98,7 @@ def solve_every_row(
         b = v[:, None] * np.stack([np.bincount(codes, v * column) for column in b.T], axis=1)[codes]
     out_of_sample = None
     if problem.held_out_rows:
-        drawn = problem.draw(held_out_count(n, Y.shape[1], problem.held_out_rows), HELD_OUT_DRAW)
+        drawn = problem.draw(held_out_count(n, Y.shape[1], problem.held_out_rows), Draw.HELD_OUT)
         order = np.argsort(ids)
         at = order[np.searchsorted(ids, drawn, sorter=order)]
         if w is not None:  # a row of weight 0 has no equation to leave out
@@ -231,7 +238,7 @@ def leave_one_out(
     to (t, r). ``n`` is the number of rows that G is a mean over, or their total weight.
     """
     engine, outputs = problem.engine, weights.shape[1]
-    ids = problem.draw(held_out_count(problem.train.base_rows, outputs, problem.held_out_rows), HELD_OUT_DRAW)
+    ids = problem.draw(held_out_count(problem.train.base_rows, outputs, problem.held_out_rows), Draw.HELD_OUT)
     X, y, w = problem.full_rows(ids)
     wanted = as_values(y, outputs)
     means, mass, codes = problem.by_features(X, wanted, w)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.defaults import (
+    HELD_OUT,
     MAX_RESIDUAL,
     MAX_RESIDUAL_FUNCTIONS,
     MIN_RESIDUAL_ROWS,
@@ -30,7 +31,7 @@ from streamkern.engine.ridge import solve_ridge
 from streamkern.errors import NumericalError
 from streamkern.evaluation.paired_errors import Errors
 from streamkern.rng import Draw
-from streamkern.solvers.base import HELD_OUT, Problem
+from streamkern.solvers.base import Problem
 from streamkern.types import Array
 
 _UNREACHED = "has not reached the exact solution"
