@@ -33,6 +33,8 @@ RUNS = (
     ("pipelines/fashion_mnist.py", {"rows": "200_000", "centers": "5000"}),
     ("pipelines/regression.py", {"epochs": "20"}),
     ("pipelines/hundred_million.py", {"rows": "400_000", "leaf_rows": "4000"}),
+    ("tests/benchmarks/table_pipeline.py", {"rows": "8_000"}),
+    ("tests/benchmarks/table_pipeline.py", {"rows": "30_000"}),
 )
 
 
