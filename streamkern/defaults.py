@@ -341,6 +341,10 @@ MIN_ROWS_TO_CALIBRATE, CALIBRATION_SHARE, MAX_CALIBRATION_ROWS = 20_000, 0.05, 5
 """Rows from which on some are held out for probabilities or intervals; their share, and how many at most."""
 MAX_HELD_OUT_ROWS = 10_000
 """Held-out rows that a calibration is fitted to, at most: the error of a share of them is half a percent at most."""
+MAX_LEFT_OUT_GROUP = 1000
+"""Rows of a group that is left out in closed form, at most: it takes their cube."""
+ROLES_CALIBRATION_SHARE, MIN_ROLES_ROWS = 0.1, 1000
+"""Share that is held out of rows with a time, or of groups, and the rows from which on."""
 MAX_HELD_OUT_VALUES = 2_000_000
 """Outputs of them all, at most: with many classes there are fewer rows."""
 MIN_HELD_OUT_ROWS = 100

@@ -159,7 +159,7 @@ def fit_intervals(out_of_sample: OutOfSample, X: Array, basis: Basis, engine: En
     rest, weights, mean = np.arange(m), np.zeros((0, c)), np.ones(c)
     functions = 0
     if m >= MIN_SCALE_ROWS:
-        first = uniform_rows(0, Draw.HALVES, out_of_sample.ids, 1)[:, 0] < 0.5
+        first = uniform_rows(0, Draw.HALVES, out_of_sample.halves_by, 1)[:, 0] < 0.5
         learning = np.flatnonzero(first)[:MAX_SCALE_ROWS]
         rest = np.setdiff1d(rest, learning, assume_unique=True)
         mean = w[learning] @ missed[learning] / max(float(w[learning].sum()), np.finfo(np.float64).tiny)

@@ -14,6 +14,9 @@ from streamkern.errors import UsageError
 from streamkern.storage.serialize import serializable_as
 from streamkern.types import Array, IntArray
 
+LEFT_OUT = ("leave-one-out", "leave-group-out")
+"""Sources of outputs on training rows that are left out in closed form."""
+
 
 def held_out_count(rows: int, outputs: int, most: int = MAX_HELD_OUT_ROWS) -> int:
     """Return how many of so many rows to leave out, at most ``most``."""
@@ -34,7 +37,8 @@ def require_coverage(coverage: float) -> None:
 class OutOfSample:
     """Outputs (m, c) on rows, as a solver fits them, and encoded targets: class codes (m,), or values (m, c).
 
-    The source is ``leave-one-out`` or ``validation``; ids are among the training or the validation rows.
+    The source is ``leave-one-out``, ``leave-group-out`` or ``validation``; ids are among the training or the validation
+    rows. ``units`` (m,) are numbers that rows of one group share, by default the ids.
     """
 
     outputs: Array
@@ -42,6 +46,12 @@ class OutOfSample:
     w: Array | None
     source: str
     ids: IntArray
+    units: IntArray | None = None
+
+    @property
+    def halves_by(self) -> IntArray:
+        """Numbers (m,) by which rows are halved: a group is in one half."""
+        return self.ids if self.units is None else self.units
 
 
 def copies_remain(codes: IntArray, values: Array) -> bool:

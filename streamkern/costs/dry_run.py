@@ -350,6 +350,7 @@ def _mean(found: list[tuple[Operations, float]], more: int = 0) -> tuple[Operati
 
 class _Rows:
     _last_round = ()
+    roles = None
 
     def __init__(self, n: int, weighted: bool) -> None:
         self.n, self.base_rows, self.weighted = n, n, weighted

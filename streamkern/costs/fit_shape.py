@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from streamkern.calibration.out_of_sample import held_out_count
+from streamkern.calibration.out_of_sample import LEFT_OUT, held_out_count
 from streamkern.calibration.probabilities import parameter_count
 from streamkern.costs.dry_run import CostEstimate, MemoryEstimate, ProblemSize, sums_in_flight
 from streamkern.data.chunk_cache import SCAN_CACHE_BYTES, reading_bytes
@@ -185,7 +185,7 @@ class FitShape:
         data, rows = self.dataset, self.dataset.base_rows
         room = solver_memory(self.budget, data, self.p, self.itemsize, self.slots if self.stored_centers else None)
         blocks = len(data) // max(1, rows) * int(np.sum(-(-self._chunks // SCAN_ROWS))) or 1
-        left_out = self.calibration is not None and self.calibration.source == "leave-one-out"
+        left_out = self.calibration is not None and self.calibration.source in LEFT_OUT
         return ProblemSize(
             len(data), self.p, data.n_features, self.outputs, self.itemsize, self.lanes, self.slots, room,
             self.overlaps, self.features, self.stored_centers, blocks,

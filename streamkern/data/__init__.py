@@ -8,9 +8,11 @@ from typing import Any
 
 from streamkern.data.corrupt_chunks import Quarantined, corrupt_chunks
 from streamkern.data.dataset import Dataset
+from streamkern.data.row_roles import roles_of_columns, roles_of_values
 from streamkern.data.zero_weight_rows import drop_zero_weight_rows
 from streamkern.errors import UsageError, warn
 from streamkern.formats import Retry, wrap
+from streamkern.sources.base import Source
 from streamkern.sources.column_roles import Request
 from streamkern.sources.input_types import require_dense
 from streamkern.sources.read_options import ReadOptions, read_options
@@ -27,6 +29,8 @@ def open_dataset(
     exclude: Sequence[str] = (),
     schema: Any = None,
     weight: str | None = None,
+    time: str | None = None,
+    group: str | None = None,
     format: str | None = None,
     storage_options: dict[str, Any] | None = None,
     retry: Retry | None = None,
@@ -48,6 +52,10 @@ def open_dataset(
             ``number``, ``category``, ``boolean`` and ``datetime``.
         weight: name of the column of sample weights >= 0; data written by ``ingest`` record the name themselves. Rows
             of weight 0 are left out; the call reads the weights to find them.
+        time: name of the column of the rows' time: dates, or numbers. No split, made by you or in a fit, uses later
+            rows to predict earlier ones. Not a feature unless ``columns`` names it; ``ingest`` records the name.
+        group: name of the column whose equal values mark rows that belong together, such as those of a patient or a
+            shop: no split separates them. As ``time``, not a feature.
         format: ``zarr`` or ``parquet`` if the path does not show it.
         storage_options: options for fsspec URLs; set secrets in environment variables instead.
         retry: timeouts and repetitions of requests to a remote store.
@@ -67,9 +75,16 @@ def open_dataset(
     with paused_collector():  # imports zarr and Arrow
         from streamkern.formats.open_tables import open_tables
 
-    dataset = Dataset(open_tables([path], target, columns, weight=weight, format=format, schema=schema,
-                                  exclude=exclude, storage_options=storage_options, retry=retry,
-                                  read_options=read_options))  # fmt: skip
+    options: dict[str, Any] = {
+        "format": format, "storage_options": storage_options, "retry": retry, "read_options": read_options,
+    }  # fmt: skip
+    source = open_tables([path], target, columns, weight=weight, schema=schema, exclude=exclude, time=time,
+                         group=group, **options)  # fmt: skip
+
+    def reopened(columns: list[str], schema: Any) -> Source:
+        return open_tables([path], "", columns, weight="", schema=schema, time="", group="", **options)
+
+    dataset = Dataset(source, roles=roles_of_columns(source, schema, reopened))
     if on_corrupt == "quarantine" and (found := corrupt_chunks(dataset.source)):
         dataset = dataset.without(found)
         rows = sum(each.stop - each.start for each in found)
@@ -88,6 +103,8 @@ def from_arrays(
     sample_weight: Any = None,
     schema: Any = None,
     exclude: Sequence[str] = (),
+    time: Any = None,
+    group: Any = None,
 ) -> Dataset:
     """Open arrays in memory, Dask arrays, or a table in memory as a dataset.
 
@@ -99,11 +116,30 @@ def from_arrays(
         schema: of a table, as in ``open_dataset``.
         exclude: columns of a table to leave out.
         sample_weight: weights >= 0, shape (n,), in memory; rows of weight 0 are dropped.
+        time: as in ``open_dataset``: the name of a column of a table, or values, shape (n,).
+        group: as in ``open_dataset``: the name of a column of a table, or values of any kind, shape (n,).
 
     Raises:
         DataError: shapes or types cannot be used as rows.
     """
     for name, given in (("y", y), ("sample_weight", sample_weight)):
         require_dense(given, name)
-    request = Request(columns=columns, schema=schema, exclude=tuple(exclude))
-    return drop_zero_weight_rows(Dataset(wrap(X, y, sample_weight, request)))
+    given = {role: values for role, values in (("time", time), ("group", group)) if values is not None}
+    names: dict[str, Any] = {role: values for role, values in given.items() if isinstance(values, str)}
+    request = Request(columns=columns, schema=schema, exclude=tuple(exclude), **names)
+    source = wrap(X, y, sample_weight, request)
+    if names and (len(names) < len(given) or (source.time, source.group) == (None, None)):
+        raise UsageError(
+            "A column of time or group is named, and the other is given as values, or the rows have no columns.",
+            where="from_arrays(time=..., group=...)",
+            expected="names of columns of a table; or values, shape (n,)",
+        )
+
+    def reopened(columns: list[str], schema: Any) -> Source:
+        return wrap(X, request=Request(columns=columns, schema=schema))
+
+    if names or not given:
+        roles = roles_of_columns(source, schema, reopened)
+    else:
+        roles = roles_of_values(given, int(source.bounds[-1]))
+    return drop_zero_weight_rows(Dataset(source, roles=roles))

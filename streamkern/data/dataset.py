@@ -14,6 +14,7 @@ import numpy as np
 from streamkern.data.augment import Augmentation, MixUp
 from streamkern.data.corrupt_chunks import Quarantined
 from streamkern.data.encoders import Names
+from streamkern.data.row_roles import Folds, RowRoles, duration, moment
 from streamkern.data.row_selection import (
     HASH_SPAN,
     OutsideRanges,
@@ -23,6 +24,14 @@ from streamkern.data.row_selection import (
     count_selected,
     draw_ids,
     sample_rule,
+    selected_blocks,
+)
+from streamkern.data.splits import (
+    Stored,
+    expanding_windows,
+    rows_where,
+    split_after,
+    split_by_roles,
 )
 from streamkern.data.subsample import read_rows, stratified_sample, weighted_sample
 from streamkern.data.transforms import Affine, Project, Transform, dump, transforms_for_prediction
@@ -30,6 +39,7 @@ from streamkern.engine.elementwise import wide
 from streamkern.errors import DataError, UsageError
 from streamkern.rng import HashFamily
 from streamkern.sources.base import Source
+from streamkern.sources.format_rules import unknown_name_error
 from streamkern.storage.value_digest import digest
 from streamkern.types import Array, IntArray, Rows, Target
 from streamkern.user_code_digest import user_code_identities
@@ -58,6 +68,7 @@ class Dataset:
         wide: whether stored values stay float64 until they are scaled; None: as the source's dtype requires. A model
             sets it to the training rows' value in prediction.
         labels: all classes, if later rows may have classes that these rows lack; None for the classes of these rows.
+        roles: time and group of the stored rows, which every split of them follows; None without.
     """
 
     source: Source
@@ -72,6 +83,7 @@ class Dataset:
     origin: float | Array = 0.0
     wide: bool | None = None
     labels: tuple[Any, ...] | None = None
+    roles: RowRoles | None = None
 
     def __repr__(self) -> str:
         parts = [f"{self.base_rows:,} rows", f"{self.n_features:,} features"]
@@ -79,6 +91,9 @@ class Dataset:
             parts.append(f"target {self.target.name!r}")
         if self.weighted:
             parts.append("weighted")
+        if self.roles is not None:
+            roles = (("time", self.roles.time), ("group", self.roles.group))
+            parts += [f"{role} {name!r}" for role, name in roles if name]
         if self.augmentations or self.virtual_rows is not None:
             names = "+".join(type(each).__name__ for each in self.augmentations) or "repeated"
             parts.append(f"{names} to {len(self):,} rows a pass")
@@ -149,6 +164,7 @@ class Dataset:
             self.seed,
             *([np.asarray(self.origin).tolist()] if np.any(self.origin) else []),
             *([] if self.labels is None else [["labels", *self.labels]]),
+            *([] if self.roles is None else [["roles", self.roles.fingerprint]]),
             *(identity.digest for identity in user_code_identities((self.augmentations, self.rules, self.transforms))),
         )
 
@@ -280,34 +296,137 @@ class Dataset:
             seed=self.seed if seed is None else seed,
         )
 
-    def split(self, test: float = 0.2, seed: int = 0, *, stratify: bool = False) -> tuple[Dataset, Dataset]:
-        """Return two disjoint parts by a hash of the row id: the same split under any chunking.
+    def split(
+        self, test: float = 0.2, seed: int = 0, *, stratify: bool = False, by: str | None = None, after: Any = None,
+        gap: Any = 0,
+    ) -> tuple[Dataset, Dataset]:  # fmt: skip
+        """Return two disjoint parts, the same under any chunking.
+
+        Rows that have a time or a group (``open_dataset(time=..., group=...)``) are split by it: the latest rows, those
+        of some groups, or with both the latest rows of some groups, with the earlier rows of the other groups as the
+        rest. This reads the two columns, and keeps a bit a row. Other rows are split by a hash of their ids: nothing is
+        read.
 
         Args:
-            test: share of the rows in the second part, in (0, 1).
-            seed: which split.
+            test: share of the rows in the second part, in (0, 1); of the groups; with time and group, of each of both.
+            seed: which split. One by time has no choice.
             stratify: keep every class's share of the rows in both parts, to within one row. The call reads the labels
                 twice, and keeps the ids of the second part, 8 bytes each.
+            by: a column to split by alone: by time if it is the time or has dates, else by group, with all rows of a
+                value on one side.
+            after: the second part begins at this time, a date such as ``"2012-06-01"`` or a number.
+            gap: rows less than this before the second part are left out: a timedelta, or a number in the time's unit.
 
         Returns:
             (rest, test). Neither is augmented unless this dataset is.
 
         Raises:
-            UsageError: the share is not in (0, 1), or there are no labels to stratify by.
+            UsageError: the share is not in (0, 1), arguments contradict one another, or there are no labels.
+            DataError: a row has no time, or a part would have no row.
         """
         if not 0 < test < 1:
             raise UsageError(f"The share is {test}.", where="split(test=...)", expected="a number between 0 and 1")
-        cut = round(test * HASH_SPAN)
+        roles = self.roles if by is None else self._roles_by(by)
+        gap = duration(gap, "split(gap=...)")
+        if (gap or after is not None) and (roles is None or roles.time is None):
+            raise UsageError(
+                "The rows have no time.",
+                where="split(after=..., gap=...)",
+                expected="rows with a time",
+                remedy='open them with time="COLUMN", or give by="COLUMN" of dates',
+            )
+        if stratify and roles is not None:
+            raise UsageError(
+                "Rows are split by time or group, which may not keep the shares of classes.",
+                where="split(stratify=True)",
+                expected="stratify=False",
+                remedy="leave stratify out; or open the rows without time and group",
+            )
         chosen = [rule for rule in self.rules if not isinstance(rule, OutsideRanges)]
         rest: SelectionRule
         tested: SelectionRule
         key = (HashFamily.SPLIT, len(chosen), seed)  # splitting a part again, with the same seed, is another split
-        if stratify:
+        if roles is not None and after is not None:
+            rest, tested = split_after(roles, self.rules, moment(after, "split(after=...)"), gap)
+        elif roles is not None:
+            rest, tested = split_by_roles(roles, self.rules, test, key, gap)
+        elif stratify:
             ids = stratified_sample(self.source, self.rules, round(test * self.base_rows), key)
             rest, tested = SelectedIds(ids, others=True), SelectedIds(ids)
         else:
+            cut = round(test * HASH_SPAN)
             rest, tested = Rule(key, low=cut), Rule(key, high=cut)
-        return replace(self, rules=(*self.rules, rest)), replace(self, rules=(*self.rules, tested))
+        return self._selecting(rest), self._selecting(tested)
+
+    def expanding_splits(self, k: int, *, gap: Any = 0) -> list[tuple[Dataset, Dataset]]:
+        """Return k splits (rest, test) that walk forward in time: each test part is later than its rest.
+
+        The time is cut into k + 1 parts of equal rows; split i has the first i parts as rest and the next one as test.
+
+        Args:
+            k: number of splits, at least 1.
+            gap: as in ``split``.
+
+        Raises:
+            UsageError: the rows have no time, or k is below 1.
+            DataError: a row has no time, or the rows have fewer than k + 1 times.
+        """
+        if self.roles is None or self.roles.time is None or not isinstance(k, int | np.integer) or k < 1:
+            raise UsageError(
+                f"The rows have no time, or k is {k!r}.",
+                where="expanding_splits",
+                expected='rows opened with time="COLUMN", and k of at least 1',
+            )
+        by_time = self._roles_by(self.roles.time)
+        windows = expanding_windows(by_time, self.rules, int(k), duration(gap, "expanding_splits(gap=...)"))
+        return [(self._selecting(rest), self._selecting(tested)) for rest, tested in windows]
+
+    def where(self, condition: str) -> Dataset:
+        """Return the rows that satisfy a condition on stored features, time and group: one pass, and a bit a row.
+
+        Args:
+            condition: comparisons with values, joined by ``and``, ``or`` and ``not``, such as
+                ``"sold_at >= '2012-06-01' and shop in ('a', 'b')"``. Texts are equal or not; dates are written in
+                quotes. A comparison with a missing value is false. A name that is not one word stands in quotes.
+
+        Raises:
+            UsageError: the condition cannot be read.
+            DataError: there is no such column, or no row satisfies it.
+        """
+        made = self._selecting(rows_where(condition, self._stored_columns(), self.source.bounds, self.rules))
+        if not made.base_rows:
+            raise DataError(f"No row satisfies {condition!r}.", where="where", expected="at least one row")
+        return made
+
+    def row_ids(self) -> Iterator[IntArray]:
+        """Yield the numbers of the selected stored rows, ascending, in blocks of at most 65,536."""
+        return (ids for ids in selected_blocks(self.rules, 0, int(self.source.bounds[-1])) if len(ids))
+
+    def _selecting(self, rule: SelectionRule) -> Dataset:
+        return replace(self, rules=(*self.rules, rule))
+
+    def _folds(self, count: int) -> Folds | None:
+        """Folds of rows with a time or a group; None where a hash of the id decides."""
+        return None if self.roles is None else self.roles.folds(self.rules, count)
+
+    def _stored_columns(self) -> dict[str, Stored]:
+        """Features, time and group by name; positions are in the source that has them, with rows in equal chunks."""
+        found: dict[str, Stored] = {}
+        for source in (self.source, *([] if self.roles is None else [self.roles.source])):
+            kinds = {} if source.schema is None else {column.name: column for column in source.schema.columns}
+            for at, name in enumerate(source.columns or ()):
+                kind = kinds.get(name)
+                found[name] = Stored(source, at, *(() if kind is None else (kind.kind, kind.text)))
+        return found
+
+    def _roles_by(self, column: str) -> RowRoles:
+        columns = self._stored_columns()
+        if column not in columns:
+            raise unknown_name_error("column", column, columns, "split(by=...)")
+        stored = columns[column]
+        in_time = stored.kind == "datetime" or (self.roles is not None and self.roles.time == column)
+        time, group = (column, None) if in_time else (None, column)
+        return RowRoles(stored.source, time, group, (stored.position,))
 
     def sample(
         self, rows: int, seed: int = 0, *, stratify: bool = False, weights: str | int | Array | None = None

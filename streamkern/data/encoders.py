@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from streamkern.data.row_roles import Folds
 from streamkern.defaults import DATE_PART_FEATURES, MAX_UNSEEN_SHARE
 from streamkern.errors import DataError, warn
 from streamkern.rng import HashFamily, row_hash
@@ -346,15 +347,16 @@ class TargetMeans(Encoder):
     """Replace columns of categories by each category's mean target, shrunk towards the mean of all rows.
 
     A training row gets the means over the other folds, so that its own target does not enter its features; its fold is
-    a hash of its id. Other rows get means over all rows, as all do without folds. Categories ascend, NaN last. A
-    column's means have shape (folds + 1, categories + 1, outputs): last over all rows, and for a category that training
-    did not see.
+    a hash of its id, or ``rows`` has it where rows have a time or a group. Other rows get means over all rows, as all
+    do without folds. Categories ascend, NaN last. A column's means have shape (folds + 1, categories + 1, outputs):
+    last over all rows, and for a category that training did not see.
     """
 
     categories: tuple[Array, ...]
     means: tuple[Array, ...]
     folds: int
     labels: tuple[str, ...] = ()
+    rows: Folds | None = None
 
     @property
     def made(self) -> list[int]:
@@ -362,7 +364,7 @@ class TargetMeans(Encoder):
 
     def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         out, begins = self._around(X)
-        fold = fold_numbers(ids, self.folds) if self.folds else np.full(len(X), -1)
+        fold = fold_numbers(ids, self.folds, self.rows) if self.folds else np.full(len(X), -1)
         for number, (column, values, means) in enumerate(zip(self.columns, self.categories, self.means, strict=True)):
             x = X[:, column]
             codes, known = category_ranks(x, values)
@@ -375,7 +377,7 @@ class TargetMeans(Encoder):
 
     def final(self) -> TargetMeans:
         """Return the transform for rows other than the training rows: means over all rows."""
-        return replace(self, means=tuple(means[-1:] for means in self.means), folds=0)
+        return replace(self, means=tuple(means[-1:] for means in self.means), folds=0, rows=None)
 
     def _named(self, name: str, number: int) -> list[str]:
         width = self.made[number]
@@ -396,8 +398,10 @@ class TargetMeans(Encoder):
         return super().sound and _are_categories(self) and whole and alike and shapes
 
 
-def fold_numbers(ids: IntArray, folds: int) -> IntArray:
-    """Return the fold of each row, a function of its id: shape (n,)."""
+def fold_numbers(ids: IntArray, folds: int, rows: Folds | None = None) -> IntArray:
+    """Return the fold of each row, shape (n,): a function of its id, or as ``rows`` has it."""
+    if rows is not None:
+        return rows(ids)
     return (row_hash(ids, HashFamily.FOLDS) % np.uint64(folds)).astype(np.int64)
 
 

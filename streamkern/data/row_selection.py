@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,31 @@ class RowBitmap:
     bits: NDArray[np.uint8]
     rows: int
 
+    @classmethod
+    def of(cls, rows: int, parts: Iterable[tuple[IntArray, NDArray[np.bool_]]]) -> RowBitmap:
+        """Mark, of ids (k,) that ascend, those that a mask (k,) keeps; parts ascend, too."""
+        bits = np.zeros(-(-rows // 8), dtype=np.uint8)
+        for ids, kept in parts:
+            cls.mark(bits, ids, kept)
+        return cls(bits, rows)
+
+    @staticmethod
+    def mark(bits: NDArray[np.uint8], ids: IntArray, kept: NDArray[np.bool_]) -> None:
+        """Set the bits of some of the ids, which ascend."""
+        if len(ids):
+            first = int(ids[0]) // 8
+            dense = np.zeros(int(ids[-1]) + 1 - 8 * first, dtype=bool)
+            dense[ids - 8 * first] = kept
+            packed = np.packbits(dense)
+            bits[first : first + len(packed)] |= packed
+
+    def complement(self) -> RowBitmap:
+        """Return the rows that are not marked."""
+        return RowBitmap(~self.bits, self.rows)
+
+    def __and__(self, other: RowBitmap) -> RowBitmap:
+        return RowBitmap(self.bits & other.bits, self.rows)
+
     def keep(self, row_ids: IntArray) -> NDArray[np.bool_]:
         return np.asarray(self.bits[row_ids >> 3] >> (7 - (row_ids & 7)).astype(np.uint8) & 1, dtype=bool)
 
@@ -103,7 +128,7 @@ def count_selected(rules: Sequence[SelectionRule], starts: IntArray, stops: IntA
     if not rules or not len(starts):
         return np.asarray(stops - starts, dtype=np.int64)
     counts = np.zeros(len(starts), dtype=np.int64)
-    for ids in _selected_blocks(rules, int(starts[0]), int(stops[-1])):
+    for ids in selected_blocks(rules, int(starts[0]), int(stops[-1])):
         if len(ids):
             first = np.searchsorted(stops, ids[0], side="right")
             last = np.searchsorted(starts, ids[-1], side="right")
@@ -141,7 +166,7 @@ def draw_ids(
     ids = np.empty(0, dtype=np.int64)
     hashes = np.empty(0, dtype=np.uint64)
     waiting, count = [(ids, hashes)], 0
-    for block in _selected_blocks(rules, 0, n_rows):
+    for block in selected_blocks(rules, 0, n_rows):
         h = row_hash(block, *key)
         if len(ids) == k:  # then only smaller hashes than the last can still enter
             near = h < hashes.max(initial=0)
@@ -171,12 +196,12 @@ def sample_rule(rules: Sequence[SelectionRule], n_rows: int, k: int, key: tuple[
     memory independent of k: the first which of 2¹⁶ equal parts of the range has it, the second its value in the part.
     """
     parts = np.zeros(1 << 16, dtype=np.int64)
-    for block in _selected_blocks(rules, 0, n_rows):
+    for block in selected_blocks(rules, 0, n_rows):
         parts += np.bincount(_part(row_hash(block, *key)), minlength=1 << 16)
     ends = np.cumsum(parts)
     part = int(np.searchsorted(ends, k))
     inside = []
-    for block in _selected_blocks(rules, 0, n_rows):
+    for block in selected_blocks(rules, 0, n_rows):
         h = row_hash(block, *key)
         inside.append(h[_part(h) == part])
     kth = k - 1 - int(ends[part] - parts[part])
@@ -187,7 +212,8 @@ def _part(hashes: NDArray[np.uint64]) -> IntArray:
     return (hashes >> np.uint64(48)).astype(np.int64)
 
 
-def _selected_blocks(rules: Sequence[SelectionRule], start: int, stop: int) -> Iterator[IntArray]:
+def selected_blocks(rules: Sequence[SelectionRule], start: int, stop: int) -> Iterator[IntArray]:
+    """Yield the ids in [start, stop) that every rule keeps, ascending, in blocks of at most 65,536."""
     for a in range(start, stop, _ID_BLOCK):
         b = min(a + _ID_BLOCK, stop)
         ids = selected_ids(rules, a, b)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_selection import RowBitmap
 from streamkern.errors import DataError
-from streamkern.types import Array
+from streamkern.types import IntArray
 
 
 def drop_zero_weight_rows(dataset: Dataset) -> Dataset:
@@ -17,16 +19,18 @@ def drop_zero_weight_rows(dataset: Dataset) -> Dataset:
     source = dataset.source
     if source.weight is None:
         return dataset
-    parts, rest, positive = [], np.empty(0, dtype=bool), 0
-    for chunk, rows in enumerate(np.diff(source.bounds).tolist()):
-        # Corrupt chunks that are left out may not be read.
-        taken = source.weights(chunk) > 0 if dataset.counts[chunk] else np.ones(rows, dtype=bool)
-        positive += int(taken.sum())
-        joined: Array = np.concatenate([rest, taken])
-        whole = len(joined) // 8 * 8
-        parts.append(np.packbits(joined[:whole]))
-        rest = joined[whole:]
+    starts, positive = source.bounds[:-1], 0
+
+    def marked() -> Iterator[tuple[IntArray, Any]]:
+        nonlocal positive
+        for chunk, rows in enumerate(np.diff(source.bounds).tolist()):
+            # Corrupt chunks that are left out may not be read.
+            taken = source.weights(chunk) > 0 if dataset.counts[chunk] else np.ones(rows, dtype=bool)
+            positive += int(taken.sum())
+            yield starts[chunk] + np.arange(rows, dtype=np.int64), taken
+
     n = int(source.bounds[-1])
+    bitmap = RowBitmap.of(n, marked())
     if positive == n:
         return dataset
     if not positive:
@@ -36,4 +40,4 @@ def drop_zero_weight_rows(dataset: Dataset) -> Dataset:
             expected="at least one row of positive weight",
             remedy="check the column of weights",
         )
-    return replace(dataset, rules=(RowBitmap(np.concatenate([*parts, np.packbits(rest)]), n), *dataset.rules))
+    return replace(dataset, rules=(bitmap, *dataset.rules))

@@ -22,11 +22,21 @@ from streamkern.centers import Uniform
 from streamkern.data.class_weights import class_factors, row_factors
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Block, Scan
+from streamkern.data.row_roles import RowRoles
 from streamkern.data.targets import Classes, Encoding, Indicators, as_values
-from streamkern.defaults import CALIBRATION_SHARE, MAX_CALIBRATION_ROWS, MIN_HELD_OUT_ROWS, MIN_ROWS_TO_CALIBRATE
+from streamkern.defaults import (
+    CALIBRATION_SHARE,
+    MAX_CALIBRATION_ROWS,
+    MAX_HELD_OUT_ROWS,
+    MIN_HELD_OUT_ROWS,
+    MIN_ROLES_ROWS,
+    MIN_ROWS_TO_CALIBRATE,
+    ROLES_CALIBRATION_SHARE,
+)
 from streamkern.errors import UsageError
 from streamkern.execute.base import Parts, Stack
 from streamkern.kernels import Basis
+from streamkern.rng import HashFamily
 from streamkern.solvers.base import Problem, Solver, traits_of
 from streamkern.solvers.loop import Outcome
 from streamkern.sweep import ScanWork, sweep
@@ -34,33 +44,46 @@ from streamkern.types import Array
 
 
 def out_of_sample_source(solver: Solver, train: Dataset, validation: Dataset | None) -> str | None:
-    """Source of outputs on rows that the model was not fitted to: ``validation``, ``leave-one-out``, or None.
+    """Source of outputs on rows that the model was not fitted to: ``validation``, one of ``LEFT_OUT``, or None.
 
     Validation rows where there are some. Else ``Direct`` has the outputs on training rows, each left out, in closed
-    form; not on augmented rows, whose copies would stay.
+    form; not on augmented rows, whose copies would stay. Rows leave with their group, where all rows are few; the past
+    of a row cannot be had without its future.
     """
     if validation is not None:
         return "validation"
-    whole = not train.augmentations and len(train) == train.base_rows
-    return "leave-one-out" if traits_of(solver).one_pass and whole else None
+    if not traits_of(solver).one_pass or train.augmentations or len(train) != train.base_rows:
+        return None
+    if train.roles is None:
+        return "leave-one-out"
+    return "leave-group-out" if train.roles.time is None and train.base_rows <= MAX_HELD_OUT_ROWS else None
 
 
 def with_held_out(recipe: Any) -> tuple[Any, str]:
     """Return the recipe with rows held out for probabilities or intervals, and their description, "" without such rows.
 
-    Where its solver needs some, and rows are many: by a hash of the row, so that no row is read.
+    Where its solver needs some, and rows are many: by a hash of the row, so that no row is read. Of rows that have a
+    time or a group, the latest, or those of some groups.
     """
-    data = recipe.train
-    n = data.base_rows
-    if recipe.validation is not None or n < MIN_ROWS_TO_CALIBRATE or data.augmentations or len(data) != n:
+    data, roles = recipe.train, recipe.train.roles
+    n, least = data.base_rows, MIN_ROWS_TO_CALIBRATE if roles is None else MIN_ROLES_ROWS
+    if recipe.validation is not None or n < least or data.augmentations or len(data) != n:
         return recipe, ""
     drawn = recipe.centers.p if isinstance(recipe.centers, Uniform) else 0
-    if drawn > 0.9 * n or out_of_sample_source(recipe.solver, data, None) is not None:
+    if (drawn > 0.9 * n and roles is None) or out_of_sample_source(recipe.solver, data, None) is not None:
         return recipe, ""
-    train, held = data.split(min(CALIBRATION_SHARE, MAX_CALIBRATION_ROWS / n), recipe.seed)
+    share = min(CALIBRATION_SHARE, MAX_CALIBRATION_ROWS / n) if roles is None else ROLES_CALIBRATION_SHARE
+    train, held = data.split(share, recipe.seed)
     what = "probabilities" if recipe.task == "classification" else "intervals"
-    why = f"{len(held):,} of {n:,} rows are held out for {what} (a solver that is given takes all rows)"
-    return replace(recipe, train=train, validation=held.plain()), why
+    why = f"{len(held):,} of {n:,} rows are held out for {what}{_said(roles)} (a solver that is given takes all rows)"
+    centers = replace(recipe.centers, p=min(drawn, train.base_rows)) if drawn else recipe.centers
+    return replace(recipe, train=train, validation=held.plain(), centers=centers), why
+
+
+def _said(roles: RowRoles | None) -> str:
+    """How rows are held out that have a time or a group, in words."""
+    parts = [] if roles is None else [*(["the latest"] * bool(roles.time)), *(["of some groups"] * bool(roles.group))]
+    return f", {' '.join(parts)}" if parts else ""
 
 
 def require_threshold_rows(source: str | None) -> None:
@@ -129,7 +152,9 @@ def on_validation(problem: Problem, weights: Array, basis: Basis | None = None) 
     (pieces,) = sweep(problem.executor, work, weights)
     F, y, ids = (np.concatenate([piece[k] for piece in pieces]) for k in (0, 1, 2))
     w = None if pieces[0][3] is None else np.concatenate([piece[3] for piece in pieces])
-    return OutOfSample(F, y, w, "validation", ids)
+    grouped = held.roles is not None and held.roles.group is not None
+    units = held.roles.of_rows(ids).hashes(HashFamily.FOLDS).view(np.int64) if held.roles and grouped else None
+    return OutOfSample(F, y, w, "validation", ids, units)
 
 
 def no_better_than_mean(out_of_sample: OutOfSample, encoding: Encoding) -> str:
@@ -248,7 +273,8 @@ def calibration_note(task: str, source: str | None, train: Dataset, validation: 
     if source is None:
         return f"no {what}: they take validation rows, or the solver Direct without augmentation"
     rows = held_out_count((train if validation is None else validation).base_rows, outputs)
-    where = "validation rows" if source == "validation" else "training rows, each left out of the fit in closed form"
+    left = "each group" if source == "leave-group-out" else "each"
+    where = "validation rows" if source == "validation" else f"training rows, {left} left out of the fit in closed form"
     return f"{what}: fitted to the outputs on {rows:,} {where}"
 
 

@@ -54,7 +54,8 @@ def with_search(shape: FitShape, share: float | None = None) -> FitShape:
         return shape
     rows, columns = recipe.train.base_rows, recipe.train.source.n_features
     search = search_for(shape.cost_estimate, rows, columns, shape.budget, recipe.seed % (1 << 31), share)
-    return shape if search is None else replace(shape, search=search)
+    apart = recipe.train.roles is not None
+    return shape if search is None else replace(shape, search=replace(search, apart=apart))
 
 
 def basis_width(recipe: Recipe, dataset: Dataset | None = None) -> int:

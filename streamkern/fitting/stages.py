@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.calibration.out_of_sample import held_out_count
+from streamkern.calibration.out_of_sample import LEFT_OUT, held_out_count
 from streamkern.calibration.probabilities import softmax_of_logits
 from streamkern.calibration.serialization import Calibration
 from streamkern.centers import CenterSet
@@ -412,7 +412,7 @@ def _pose(fit: Fit) -> None:
         mean_weight=facts.mean_weight, largest_weight=facts.largest_weight,
         engine=engine_on(fit.device),
         device_rest=0 if fit.device is None or not fit.executor.in_process else fit.device.budget - needed,
-        held_out_rows=fit.runner.held_out_rows if fit.source == "leave-one-out" else 0,
+        held_out_rows=fit.runner.held_out_rows if fit.source in LEFT_OUT else 0,
         all_rows_are_centers=all_rows_are_centers(recipe, fit.data),
     )  # fmt: skip
 

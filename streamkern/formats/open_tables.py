@@ -71,6 +71,8 @@ def open_tables(
     storage_options: dict[str, Any] | None = None,
     read_options: Any = None,
     readers: Readers | None = None,
+    time: str | None = None,
+    group: str | None = None,
 ) -> Source:
     """Open tables and join their rows in the given order; arguments are those of ``open_dataset``, and some more.
 
@@ -83,7 +85,8 @@ def open_tables(
     """
     if not (target is None or isinstance(target, str)):
         target = target[0] if len(target) == 1 else tuple(target)
-    request = Request(target, columns, weight, lenient=lenient, schema=schema, exclude=tuple(exclude))
+    request = Request(target, columns, weight, lenient=lenient, schema=schema, exclude=tuple(exclude), time=time,
+                      group=group)  # fmt: skip
     if id is not None:
         request = replace(request, target=id, role="id column")
     options = given_options(read_options)

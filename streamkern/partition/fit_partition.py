@@ -167,6 +167,8 @@ def require_partition(recipe: Recipe) -> None:
         (getattr(recipe.solver, "patience", None) is not None, "a solver with a patience",
          "leave patience out: validation rows choose how wide leaves blend"),
         (recipe.diagnose, "diagnose=True", "leave diagnose out"),
+        (recipe.metric is not None and recipe.train.roles is not None,
+         "a metric, with rows whose time or group a leaf does not know", "leave the metric out"),
         (_users_function(recipe.kernel), "a kernel that is a user's function", "use a kernel of this library"),
     ):  # fmt: skip
         if wrong:
@@ -343,7 +345,8 @@ def _take_tree(fit: PartitionFit, grown: GrownTree) -> None:
     largest = int(grown.counts.max())
     fit.project(replace(fit.shape, dataset=fit.data, leaves=len(grown.counts), leaf_rows=largest))
     fit.began = time.perf_counter()
-    wanted = fit.runner.held_out_rows > 0
+    apart = fit.recipe.train.roles is not None and fit.recipe.validation is None
+    wanted = fit.runner.held_out_rows > 0 and not apart  # a leaf would leave rows out one by one
     fit.settings = fit.settings.with_calibration(fit.recipe, grown.tree.leaves, fit.encoding, wanted)
 
 

@@ -85,14 +85,18 @@ def resolve_with_held_out(recipe: Any, budget: int, device: str = AUTO) -> tuple
     With a partition, each leaf chooses its solver by itself.
     """
     recipe, fitted_at_once = with_rows_per_leaf(decided(recipe, budget, device))
+    roles = recipe.train.roles
     if recipe.partition is not None:
-        return recipe, ""
+        return with_held_out(recipe) if roles is not None and recipe.solver == AUTO else (recipe, "")
     made, why = resolve_solver(recipe, budget)
-    if recipe.solver == AUTO:
+    # Where each row of a given ``Direct`` would be left out in closed form, rows with a time or a group cannot be.
+    if recipe.solver == AUTO or (
+        roles is not None and traits_of(made.solver).one_pass and not traits_of(made.solver).keeps_sums
+    ):
         made, held = with_held_out(made)
-        if held:
+        if held and not traits_of(made.solver).one_pass:
             made = replace(made, solver=replace(made.solver, patience=PATIENCE))
-            why = f"{why}; {held}"
+        why = "; ".join(filter(None, (why, held)))
     return made, "; ".join(filter(None, (fitted_at_once, why)))
 
 

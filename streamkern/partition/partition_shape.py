@@ -138,6 +138,7 @@ class PartitionShape(FitShape):
         rows, champion = planned_rows(recipe), champion_of(recipe.partition)
         leaves, n = recipe.partition.expected(rows.base_rows)
         few = n <= MIN_FULL_KERNEL_ROWS if champion is None else "ridge" in champion.metadata["partition"]
+        few = few or recipe.train.roles is not None  # a leaf does not know its rows' times and groups
         return cls.of(recipe, rows, leaves, n, one_kernel=few, **how)
 
     def footprint(self, stages: Sequence[Stage]) -> Footprint:

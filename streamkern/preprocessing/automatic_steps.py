@@ -236,7 +236,8 @@ class MeansByValue(TargetEncode):
     """Append mean targets by value, for numbers whose values act as codes; see ``appended_columns.explains_more``."""
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
-        return TargetSums(self._positions(dataset), self.folds, self.task == "classification", squares=True)
+        rows = dataset._folds(self.folds)
+        return TargetSums(self._positions(dataset), self.folds, self.task == "classification", squares=True, rows=rows)
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
         """Return the means by value that explain more than neighbouring values, and drop the other copies."""

@@ -15,6 +15,7 @@ from streamkern.data.chunk_cache import reading_bytes
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode, TargetMeans, Unknown, fold_numbers
 from streamkern.data.row_order import RawRows
+from streamkern.data.row_roles import Folds
 from streamkern.data.transforms import Transform
 from streamkern.defaults import MAX_CATEGORIES, MAX_CLASSES_OF_MEANS, MAX_FOLDS
 from streamkern.errors import DataError, StreamkernError, UsageError, require_counts, require_types
@@ -112,9 +113,10 @@ class Ordinal(_Categorical):
 class TargetEncode(SweepStep):
     """Replace a column of many categories by the mean target of each category, or by the shares of classes.
 
-    Training rows get means over the other folds of rows, which a hash of the row's id defines, so that no row's
-    own target enters its features; in prediction the means are over all rows. Means of few rows are shrunk
-    towards the mean of all rows (Micci-Barreca 2001).
+    Training rows get means over the other folds of rows, so that no row's own target enters its features; in
+    prediction the means are over all rows. A hash of the row's id defines its fold; that of its group, if rows have
+    one. Rows that have a time get means over earlier folds alone, and the first fold one mean of its own rows. Means
+    of few rows are shrunk towards the mean of all rows (Micci-Barreca 2001), or of the earlier ones.
 
     Args:
         columns: names or positions; by default all columns of categories.
@@ -143,20 +145,22 @@ class TargetEncode(SweepStep):
             )
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
-        return TargetSums(self._positions(dataset), self.folds, self.task == "classification")
+        return TargetSums(
+            self._positions(dataset), self.folds, self.task == "classification", rows=dataset._folds(self.folds)
+        )
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
         assert sums is not None
         positions = self._positions(dataset)
-        labels = labels_of(dataset, positions)
+        labels, rows = labels_of(dataset, positions), dataset._folds(self.folds)
         categories, tables = [], []
         for name, found in zip(labels, sums[0].columns, strict=True):
             if found is None:
                 raise _too_many(name)
-            values, made = _means(found, self.folds, self.smooth, self.task == "classification", name)
+            values, made = _means(found, self.folds, self.smooth, self.task == "classification", name, rows)
             categories.append(values)
             tables.append(made)
-        return (TargetMeans(dataset.n_features, positions, tuple(categories), tuple(tables), self.folds, labels),)
+        return (TargetMeans(dataset.n_features, positions, tuple(categories), tuple(tables), self.folds, labels, rows),)
 
     def bytes(self, d: int) -> int:
         return _sums_bytes(self.columns)
@@ -170,13 +174,15 @@ class TargetEncode(SweepStep):
 class TargetSums:
     """Sum targets by category and fold, for each column; ``squares`` adds sums of squares (c,), zeros for labels."""
 
-    def __init__(self, columns: tuple[int, ...], folds: int, classes: bool, squares: bool = False) -> None:
-        self.columns, self.folds, self.classes, self.squares = columns, folds, classes, squares
+    def __init__(
+        self, columns: tuple[int, ...], folds: int, classes: bool, squares: bool = False, rows: Folds | None = None
+    ) -> None:
+        self.columns, self.folds, self.classes, self.squares, self.rows = columns, folds, classes, squares, rows
 
     def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
         raw, _ = block
         assert raw.y is not None
-        fold = fold_numbers(raw.ids, self.folds)
+        fold = fold_numbers(raw.ids, self.folds, self.rows)
         w = np.ones(len(raw.ids)) if raw.w is None else raw.w
         y = raw.y.reshape(len(raw.y), -1)
         if self.classes:
@@ -271,7 +277,9 @@ def category_sums(found: CategorySums, folds: int, classes: bool) -> tuple[Array
     return found.values.copy(), outputs, found.mass.T.copy(), np.ascontiguousarray(sums.transpose(1, 0, 2))
 
 
-def _means(found: CategorySums, folds: int, smooth: float, classes: bool, name: str) -> tuple[Array, Array]:
+def _means(
+    found: CategorySums, folds: int, smooth: float, classes: bool, name: str, rows: Folds | None = None
+) -> tuple[Array, Array]:
     """Categories and their means, shape (folds + 1, categories + 1, outputs)."""
     values, outputs, mass, sums = category_sums(found, folds, classes)
     if classes and len(outputs) > MAX_CLASSES_OF_MEANS:
@@ -281,11 +289,18 @@ def _means(found: CategorySums, folds: int, smooth: float, classes: bool, name: 
             expected=f"at most {MAX_CLASSES_OF_MEANS} classes",
             remedy=f"leave the column out: exclude=[{name!r}]; or encode it with sk.OneHot or sk.Ordinal",
         )
-    # The last entry uses all rows; the others leave their fold's rows out.
-    mass = np.concatenate([mass.sum(axis=0) - mass, mass.sum(axis=0, keepdims=True)])
-    sums = np.concatenate([sums.sum(axis=0) - sums, sums.sum(axis=0, keepdims=True)])
-    # Shrink to the mean of all rows in every fold: a mean of the other folds would reveal a row's fold.
-    prior = np.repeat(sums[-1:].sum(axis=1) / mass[-1].sum(), folds + 1, axis=0)
+    total, first = sums.sum(axis=0, keepdims=True), sums[0].sum(axis=0) / max(float(mass[0].sum()), 1e-300)
+    if rows is not None and rows.ordered:  # each fold sees those before it; the first sees nothing but its own mean
+        sums, whole = np.cumsum(sums, axis=0) - sums, mass.sum(axis=0, keepdims=True)
+        mass = np.concatenate([np.cumsum(mass, axis=0) - mass, whole])
+        prior = np.concatenate([sums, total]).sum(axis=1) / np.maximum(mass.sum(axis=1), 1e-300)[:, None]
+        prior[0] = first
+    else:  # each leaves its own rows out
+        sums, whole = total - sums, mass.sum(axis=0, keepdims=True)
+        mass = np.concatenate([whole - mass, whole])
+        # Shrink to the mean of all rows in every fold: a mean of the other folds would reveal a row's fold.
+        prior = np.repeat(total.sum(axis=1) / mass[-1].sum(), folds + 1, axis=0)
+    sums = np.concatenate([sums, total])
     made = (sums + smooth * prior[:, None]) / np.maximum(mass + smooth, 1e-300)[:, :, None]
     made = np.where((mass > 0)[:, :, None], made, prior[:, None])
     values[np.isinf(values)] = np.nan

@@ -105,7 +105,8 @@ class Search:
     """The trials of a search.
 
     With ``smaller`` a bandwidth may be smaller than the best, where least squares is as good: see ``BANDWIDTH_TIE``.
-    With ``linear`` a linear part added to the kernel is tried, for values.
+    With ``linear`` a linear part added to the kernel is tried, for values. With ``apart``, rows have a time or a group,
+    and some are held out even if they are few.
     """
 
     rows: int
@@ -115,6 +116,7 @@ class Search:
     seed: int = 0
     smaller: bool = True
     linear: bool = False
+    apart: bool = False
 
     @property
     def agop(self) -> AGOP:
@@ -205,10 +207,8 @@ class Search:
         norms = " and ".join(f"L{norm}" for norm in sorted(self.norms))
         linear = "; for values also with a linear part" if self.linear else ""
         if self.leave_one_out:
-            return (
-                f"kernel: Laplace in the {norms} norm, {len(BANDWIDTHS)} bandwidths, by the errors of all "
-                f"{self.rows:,} rows, each left out{linear}"
-            )
+            rows = f"held-out rows of {self.rows:,}" if self.apart else f"all {self.rows:,} rows, each left out"
+            return f"kernel: Laplace in the {norms} norm, {len(BANDWIDTHS)} bandwidths, by the errors of {rows}{linear}"
         metric = f"a metric ({', '.join(self.kinds)}) or none" if self.kinds else "no metric"
         centers = (
             "every row that is not held out as a center" if self.all_rows_are_centers else f"{self.centers:,} centers"
@@ -226,7 +226,7 @@ class KernelChoice:
 
     The metric is of kind ``none`` where none is better. ``trials`` have kernel, kind, round, rows, centers, ridge,
     squared error and score of every model, in order. ``simple`` is the squared error of ``default_kernel``, ``best`` of
-    the choice.
+    the choice, on ``held_out`` rows or on all rows, each left out.
     """
 
     described: dict[str, Any]
@@ -236,10 +236,7 @@ class KernelChoice:
     trials: tuple[dict[str, Any], ...]
     simple: float
     best: float
-
-    @property
-    def leave_one_out(self) -> bool:
-        return self.rows < MIN_ROWS_TO_HOLD_OUT
+    held_out: bool = False
 
     @property
     def kernel(self) -> Kernel:
@@ -256,7 +253,7 @@ class KernelChoice:
             return f"{head}nothing {tried} is surely {1 - MAX_ERROR_RATIO:.0%} better{right}"
         metric = "no metric" if self.metric.kind == "none" else f"a {self.metric.kind} metric"
         radial, linear = radial_part(self.described)
-        rows = "rows left out one at a time" if self.leave_one_out else "held-out rows"
+        rows = "held-out rows" if self.held_out else "rows left out one at a time"
         kernel = f"{kernel_from_json(radial)!r}{' and a linear part' if linear else ''}"
         return (
             f"kernel: {kernel} with {metric}: squared error {self.best:.4g} on {rows}, chosen {tried}, and "
@@ -426,7 +423,9 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
     found = _with_linear(rounds, found, [simple, *others], trials) if search.linear else found
     metric = rounds.on(found.problem.kernel).metric(found, [simple, *([] if found is simple else [found])])
     described, rows = found.problem.kernel.to_json(), rounds.train.base_rows
-    return KernelChoice(described, found.ridge, rows, metric, tuple(trials.made), simple.mse, found.mse)
+    return KernelChoice(
+        described, found.ridge, rows, metric, tuple(trials.made), simple.mse, found.mse, rounds.held is not None
+    )
 
 
 def _chosen_by_leave_one_out(search: Search, rounds: Rounds, trials: _Trials) -> tuple[Round, Round, list[Round]]:

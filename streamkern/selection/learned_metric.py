@@ -29,6 +29,7 @@ from streamkern.data.row_order import Assembly, Block, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, as_values
 from streamkern.data.transforms import LinearMap
 from streamkern.defaults import (
+    HELD_OUT_SHARE,
     MAX_EXACT_ERROR,
     MAX_FULL_FEATURES,
     MAX_RIDGES_SOLVED,
@@ -264,7 +265,7 @@ class Rounds:
     Rounds are compared on the rows ``held``, or where it is None on all rows, each left out; ``like`` has executor,
     lanes and engine. ``variance`` (d,) and ``covariance`` (d, d), or None where no full matrix is tried, are of the
     features; ``blocks`` are features that indicate one category, which a diagonal metric weighs alike. ``span`` is the
-    mean L1 distance of two rows where ``held`` is None.
+    mean L1 distance of two rows where there are few.
     """
 
     agop: AGOP
@@ -290,10 +291,15 @@ class Rounds:
         held_out: float = METRIC_HELD_OUT_SHARE,
         all_rows_are_centers: bool = False,
     ) -> Rounds:
-        """Read the sample; ``held_out`` of it is compared on, or 0 to leave each row out. Centers are of the rest."""
+        """Read the sample; ``held_out`` of it is compared on, or 0 to leave each row out. Centers are of the rest.
+
+        Rows with a time or a group are always held out, the latest or those of some groups.
+        """
         base, encoding, X, w = cls.sample(agop, problem)
         rows, p = agop.sizes(problem.train.base_rows)
+        each, held_out = not held_out, held_out or (HELD_OUT_SHARE if base.roles is not None else 0.0)
         train, held = base.split(held_out, agop.seed) if held_out else (base, None)
+        p = p if base.roles is None else min(p, train.base_rows)  # a share of groups is seldom that of their rows
         if rows < MIN_METRIC_ROWS or (held is not None and held.base_rows < 2) or train.base_rows < p:
             raise UsageError(
                 f"A metric is learned from {rows:,} rows here.",
@@ -301,7 +307,7 @@ class Rounds:
                 expected=f"at least {MIN_METRIC_ROWS} rows",
                 remedy="leave the metric out",
             )
-        mass = np.ones(rows) if w is None or held is not None else np.asarray(w, dtype=np.float64)
+        mass = np.asarray(w, dtype=np.float64) if each and w is not None else np.ones(rows)
         wide = X.astype(np.float64)
         wide -= np.average(wide, axis=0, weights=mass)
         full = held is not None and "full" in agop.kinds(X.shape[1])
@@ -310,7 +316,7 @@ class Rounds:
             train.base_rows if all_rows_are_centers else p, np.average(np.square(wide), axis=0, weights=mass),
             problem.engine.gram(wide.T.copy()) / rows if full else None,
             blocks=features_of(problem.train).categories,
-            span=_mean_distance(wide, mass) if held is None else 0.0,
+            span=_mean_distance(wide, mass) if each else 0.0,
         )  # fmt: skip
 
     @staticmethod
@@ -325,7 +331,8 @@ class Rounds:
         encoding: Encoding = Classes(np.arange(c)) if classify else Continuous(np.zeros(c), flat=False)
         # Of mean 1: only the ratios of weights matter, and a ridge is added to sums that are divided by rows.
         w = None if w is None or not w.any() else w / w.mean()
-        return from_arrays(X, y, sample_weight=w), encoding, X, w
+        base = from_arrays(X, y, sample_weight=w)
+        return replace(base, roles=None if data.roles is None else data.roles.taken(ids)), encoding, X, w
 
     @property
     def d(self) -> int:

@@ -44,6 +44,7 @@ from streamkern.kernels import Basis, Expansion, Kernel, Laplace, Sum
 from streamkern.rng import Draw
 from streamkern.solvers.base import Problem
 from streamkern.solvers.contributions import NormalEquations
+from streamkern.solvers.groups_left_out import groups_left_out_of_kernel, groups_left_out_of_sums, groups_to_leave_out
 from streamkern.solvers.solution_residual import relative_residual
 from streamkern.sweep import Contribution
 from streamkern.types import Array, IntArray
@@ -97,7 +98,13 @@ def solve_every_row(
     if codes.max() + 1 < n:  # rounding made coefficients of equal rows differ
         b = v[:, None] * np.stack([np.bincount(codes, v * column) for column in b.T], axis=1)[codes]
     out_of_sample = None
-    if problem.held_out_rows:
+    parts = groups_to_leave_out(problem, ids) if problem.held_out_rows else None
+    if parts is not None:
+        shift = ridge * n + facts.get("jitter", 0.0)
+        # Targets less their means are orthogonal to v, where the inverse of A is 1/shift.
+        difference = (Y - means) * (1.0 if root is None else root) / shift if shift > 0 else 0.0
+        out_of_sample = groups_left_out_of_kernel(problem, ids, (L, b + difference), (y, w), parts)
+    elif problem.held_out_rows:
         drawn = problem.draw(held_out_count(n, Y.shape[1], problem.held_out_rows), Draw.HELD_OUT)
         order = np.argsort(ids)
         at = order[np.searchsorted(ids, drawn, sorter=order)]
@@ -227,7 +234,7 @@ def ridge_path(problem: Problem) -> RidgePath:
 
 def leave_one_out(
     problem: Problem, basis: Basis, weights: Array, half: Callable[[Array], Array], n: float
-) -> OutOfSample:
+) -> OutOfSample | None:
     """Return outputs of ridge regression on training rows, each as if it had been left out.
 
     Of rows of equal features one is left out, and the others stay, because a new row equals some just as often. Few
@@ -235,8 +242,11 @@ def leave_one_out(
     unless an equal row stays: otherwise the row's own kernel function would leak its target.
 
     ``weights`` (M, c) are the solution in float64; ``half`` is linear, with φᵀG⁻¹ψ = half(φ)ᵀhalf(ψ), from rows (t, M)
-    to (t, r). ``n`` is the number of rows that G is a mean over, or their total weight.
+    to (t, r). ``n`` is the number of rows that G is a mean over, or their total weight. Rows that have
+    a group leave with all of it.
     """
+    if problem.train.roles is not None and problem.train.roles.group is not None:
+        return groups_left_out_of_sums(problem, basis, weights, half, n)
     engine, outputs = problem.engine, weights.shape[1]
     ids = problem.draw(held_out_count(problem.train.base_rows, outputs, problem.held_out_rows), Draw.HELD_OUT)
     X, y, w = problem.full_rows(ids)

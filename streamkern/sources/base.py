@@ -57,6 +57,8 @@ class Source(ABC):
         schema: names and kinds of the features of a table, or None for arrays of numbers.
         non_features: (name, type) of columns that cannot be features and were skipped, if opened with ``lenient``.
         left_out: columns of an index, such as that of pandas, which are no features unless the user names them.
+        time: name of the column of time, or None; see ``streamkern.data.row_roles``.
+        group: name of the column of groups, or None.
         shuffled: whether the rows are recorded to be in a uniformly random order.
         remote: whether reads wait for a network, so that several chunks should be read at once.
         in_memory: whether rows are views of arrays in memory, so that a read allocates nothing.
@@ -72,6 +74,8 @@ class Source(ABC):
     schema: Schema | None = None
     non_features: tuple[tuple[str, str], ...] = ()
     left_out: tuple[str, ...] = ()
+    time: str | None = None
+    group: str | None = None
     shuffled: bool = False
     remote: bool = False
     in_memory: bool = False

@@ -33,6 +33,7 @@ class Request:
     ``role`` names the target in errors, such as "id", since an id column takes the target's place in predictions. A
     ``lenient`` request is for inspection: it skips columns other than plain numbers, and reads nulls of whole numbers
     as NaN and nulls of labels as None. ``schema`` overrides types by kinds.
+    ``time`` and ``group`` are no features unless ``columns`` names them; "" asks for none, as of a target.
     """
 
     target: str | Sequence[str] | None = None
@@ -42,11 +43,19 @@ class Request:
     lenient: bool = False
     schema: Any = None
     exclude: Sequence[str] = ()
+    time: str | None = None
+    group: str | None = None
 
     def noted(self, notes: Mapping[str, Any]) -> Request:
-        """Return the request with target and weight as recorded in the data, if the user names none."""
-        target = notes.get("target") if self.target is None else self.target
-        return replace(self, target=target, weight=notes.get("weight") if self.weight is None else self.weight)
+        """Return the request with target, weight, time and group as recorded in the data, if the user names none."""
+        names = ("target", "weight", "time", "group")
+        noted: dict[str, Any] = {name: notes.get(name) for name in names if getattr(self, name) is None}
+        return replace(self, **noted)
+
+    @property
+    def row_roles(self) -> list[str]:
+        """Names of the columns of time and group."""
+        return [name for name in (self.time, self.group) if name]
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -132,6 +141,8 @@ class Roles:
     weight: str | None
     non_features: tuple[tuple[str, str], ...]
     left_out: tuple[str, ...] = ()
+    time: str | None = None
+    group: str | None = None
 
     @property
     def row_bytes(self) -> int:
@@ -177,7 +188,7 @@ class ChosenSource(Source):
         self.n_features = roles.width if roles.pick is None else len(roles.pick)
         self.dtype, self.columns = roles.dtype, roles.columns
         self.target, self.weight, self.non_features = roles.target, roles.weight, roles.non_features
-        self.left_out = roles.left_out
+        self.left_out, self.time, self.group = roles.left_out, roles.time, roles.group
         self.schema = roles.schema if schema is None else schema
         self._stored_words = (
             {}
@@ -221,6 +232,8 @@ def choose_columns(
     if request.lenient:
         chosen, non_features = _fitting({name: fields[name] for name in chosen})
     wide = _wide_column(fields, chosen, where)
+    if wide is not None and columns is None and names is not None and set(names) & set(request.row_roles):
+        inside = [name for name in names if name not in request.row_roles]
     kinds = [_feature_dtype(fields[name]) for name in chosen]
     schema = None if wide is not None else _schema(fields, chosen, kinds_given, isinstance(request.schema, Schema))
     dtype = np.result_type(*kinds) if kinds else np.dtype(np.float64)
@@ -240,7 +253,7 @@ def choose_columns(
     return Roles(
         features=tuple(chosen), wide=wide is not None, width=size, dtype=dtype, columns=feature_names, pick=pick,
         schema=schema, targets=targets, target=_target(targets, request.role, fields, where), weight=weight,
-        non_features=non_features, left_out=left_out,
+        non_features=non_features, left_out=left_out, time=request.time or None, group=request.group or None,
     )  # fmt: skip
 
 
@@ -250,6 +263,9 @@ def _require_known(
     for role, name in [*(("excluded column", name) for name in request.exclude), *(("column", n) for n in kinds)]:
         if name not in fields and not (role == "column" and isinstance(request.schema, Schema)):
             raise unknown_name_error(role, name, fields, where)
+    for name in request.row_roles:
+        if name not in fields and name not in inner:
+            raise unknown_name_error("column of time or group", name, [*fields, *inner], where)
     weights = [("weight", request.weight)] if request.weight else []
     for role, name in [*((request.role, name) for name in request.targets), *weights]:
         if name not in fields and name in inner:
@@ -274,7 +290,8 @@ def _feature_columns(
         require_distinct([*(columns or ()), *(name for name in targets if name not in copied)], where)
     weight = request.weight or None
     others = {name: fields[name] for name in fields if name in copied or (name not in targets and name != weight)}
-    usual = [name for name, field in others.items() if not field.by_name_only and name not in request.exclude]
+    without = {*request.exclude, *request.row_roles}
+    usual = [name for name, field in others.items() if not field.by_name_only and name not in without]
     by_name = index_names(fields)
     left_out = tuple(name for name in usual if columns is None and (fields[name].index or name in by_name))
     usual = [name for name in usual if name not in left_out]

@@ -196,7 +196,7 @@ def updated(
     if not rows:
         raise UsageError("There are no rows.", where="update_model", expected="rows to add, or rows to forget")
     stored = require_sums(model, forgotten is not None)
-    many = added is not None and forgotten is None and added.base_rows >= stored.rows
+    many = added is not None and forgotten is None and added.base_rows >= stored.rows and added.roles is None
     wanted = "validation" if validation is not None else "leave-one-out" if many else ""
     projected = _projected(model, stored, rows, wanted, executor, budget)
     executor.allowed = projected.allowance()

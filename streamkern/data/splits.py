@@ -1,0 +1,240 @@
+"""Splits that keep groups whole and the future apart, and rows chosen by the values of their columns."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from streamkern.data.row_roles import RowRoles, TimeOrder, moment, selected_in_chunks
+from streamkern.data.row_selection import HASH_SPAN, RowBitmap, SelectionRule
+from streamkern.errors import DataError, UsageError
+from streamkern.sources.base import Source
+from streamkern.sources.format_rules import unknown_name_error
+from streamkern.sources.schema import number_of
+from streamkern.types import Array, IntArray
+
+Sides = tuple[RowBitmap, RowBitmap]
+"""Rules of the rest and of the test rows."""
+
+
+def split_by_roles(
+    roles: RowRoles, rules: Sequence[SelectionRule], test: float, key: tuple[int, ...], gap: float = 0.0
+) -> Sides:
+    """Split by time, by group or by both, of which each has a share ``test``.
+
+    Test rows are the latest, or those of the groups of smallest hash; with both, the latest rows of such groups. The
+    rest are the earlier rows, or the rows of the other groups; with both, the earlier rows of the other groups. Rows
+    less than ``gap`` before the first test row are on neither side.
+
+    Raises:
+        DataError: all rows have one time or one group, or a side has no row.
+    """
+    n = int(roles.source.bounds[-1])
+    sides: Sides | None = None
+    if roles.group is not None:
+        tested = _groups(roles, rules, round(test * HASH_SPAN), key)
+        sides = tested.complement(), tested
+    if roles.time is not None:
+        order = TimeOrder(roles, rules)
+        cut = order.cut(1 - test)
+        early = order.before(cut, gap)
+        late = (
+            RowBitmap.of(n, ((ids, codes < early) for ids, codes in order.blocks())),
+            RowBitmap.of(n, ((ids, codes >= cut) for ids, codes in order.blocks())),
+        )
+        sides = late if sides is None else (sides[0] & late[0], sides[1] & late[1])
+    assert sides is not None
+    return _require_sides(sides, roles, rules)
+
+
+def split_after(roles: RowRoles, rules: Sequence[SelectionRule], after: float, gap: float) -> Sides:
+    """Split at a time: test rows have it or a later one, the rest are earlier by more than ``gap``."""
+    n = int(roles.source.bounds[-1])
+    # One pass gives both sides: bits of the rest are set while those of the test rows are read.
+    early = np.zeros(-(-n // 8), dtype=np.uint8)
+
+    def late() -> Iterator[tuple[IntArray, Any]]:
+        for ids, values in roles.blocks(rules):
+            assert values.time is not None
+            RowBitmap.mark(early, ids, values.time < after - gap)
+            yield ids, values.time >= after
+
+    tested = RowBitmap.of(n, late())
+    return _require_sides((RowBitmap(early, n), tested), roles, rules)
+
+
+def expanding_windows(roles: RowRoles, rules: Sequence[SelectionRule], count: int, gap: float) -> Iterator[Sides]:
+    """Yield ``count`` splits: each is tested on the next part of the time, of equal rows, after all parts before it."""
+    n, order = int(roles.source.bounds[-1]), TimeOrder(roles, rules)
+    cuts = [order.cut(part / (count + 1)) for part in range(1, count + 1)]
+    for cut, end in zip(cuts, [*cuts[1:], 1 << 32], strict=True):
+        early = order.before(cut, gap)
+        rest = RowBitmap.of(n, ((ids, codes < early) for ids, codes in order.blocks()))
+        tested = RowBitmap.of(n, ((ids, (codes >= cut) & (codes < end)) for ids, codes in order.blocks()))
+        yield _require_sides((rest, tested), roles, rules)
+
+
+def _groups(roles: RowRoles, rules: Sequence[SelectionRule], bound: int, key: tuple[int, ...]) -> RowBitmap:
+    """Rows of the groups whose hash is below a bound, or below the nearest bound with groups on both sides."""
+    n = int(roles.source.bounds[-1])
+    least, most = HASH_SPAN, 0
+
+    def below(bound: int) -> Iterator[tuple[IntArray, Any]]:
+        nonlocal least, most
+        for ids, values in roles.blocks(rules):
+            hashes = values.hashes(*key)
+            least, most = min(least, int(hashes.min())), max(most, int(hashes.max()))
+            yield ids, hashes < np.uint64(bound)
+
+    marked = RowBitmap.of(n, below(bound))
+    if least < most and not least < bound <= most:  # few groups
+        marked = RowBitmap.of(n, below(most if bound > most else least + 1))
+    return marked
+
+
+def _require_sides(sides: Sides, roles: RowRoles, rules: Sequence[SelectionRule]) -> Sides:
+    for side, name in zip(sides, ("rest", "test part"), strict=True):
+        if not any(side.keep(ids).any() for ids in selected_in_chunks(roles.source.bounds, rules) if len(ids)):
+            by = " and ".join(repr(each) for each in (roles.time, roles.group) if each)
+            raise DataError(
+                f"The {name} of the split by {by} has no row.",
+                where="split",
+                expected="two times or two groups, at least, with rows on both sides",
+                remedy="give another share or seed, a smaller gap, or by= for one of time and group",
+            )
+    return sides
+
+
+class Stored(NamedTuple):
+    """A stored column: its source and position there, and its kind; whether its values are codes of texts."""
+
+    source: Source
+    position: int
+    kind: str = "number"
+    text: bool = False
+
+
+def rows_where(
+    condition: str, columns: Mapping[str, Stored], bounds: IntArray, rules: Sequence[SelectionRule]
+) -> RowBitmap:
+    """Return the rows that satisfy a condition on stored columns, such as ``"price > 5 and shop in ('a', 'b')"``.
+
+    A comparison with a missing value is false.
+
+    Raises:
+        UsageError: the condition is not comparisons of columns with values, joined by ``and``, ``or`` and ``not``.
+        DataError: there is no such column.
+    """
+    test, names = _compiled(condition, columns)
+    readers = {id(columns[name].source): _Ascending(columns[name].source) for name in names}
+
+    def kept() -> Iterator[tuple[IntArray, Any]]:
+        for ids in selected_in_chunks(bounds, rules):
+            if len(ids):
+                read = {key: reader.rows(ids) for key, reader in readers.items()}
+                yield ids, test({n: read[id(columns[n].source)][:, columns[n].position] for n in names})
+
+    return RowBitmap.of(int(bounds[-1]), kept())
+
+
+class _Ascending:
+    """Reads features by ascending ids, each chunk once, whatever the chunks are."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self._chunk, self._X = source, -1, np.empty((0, 0))
+
+    def rows(self, ids: IntArray) -> Array:
+        chunks = np.searchsorted(self.source.bounds, ids, side="right") - 1
+        parts = []
+        for chunk in np.unique(chunks).tolist():
+            if chunk != self._chunk:
+                self._chunk, self._X = chunk, self.source.read_checked(chunk).X
+            parts.append(self._X[ids[chunks == chunk] - int(self.source.bounds[chunk])])
+        return np.concatenate(parts)
+
+
+Test = Callable[[Mapping[str, Array]], Any]
+_COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Lt: np.less, ast.LtE: np.less_equal, ast.Gt: np.greater, ast.GtE: np.greater_equal, ast.Eq: np.equal,
+    ast.NotEq: np.not_equal, ast.In: np.isin, ast.NotIn: lambda x, values: ~np.isin(x, values),
+}  # fmt: skip
+_MIRRORED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE, ast.Eq: ast.Eq, ast.NotEq: ast.NotEq}
+
+
+def _compiled(condition: str, columns: Mapping[str, Stored]) -> tuple[Test, list[str]]:
+    names: list[str] = []
+    try:
+        return _test(ast.parse(condition.strip(), mode="eval").body, columns, names), list(dict.fromkeys(names))
+    except (SyntaxError, _NotACondition) as error:
+        raise UsageError(
+            f"The condition {condition!r} cannot be read: {error}.",
+            where="where",
+            expected="comparisons of columns with values, joined by and, or, not: \"price > 5 and shop in ('a', 'b')\"",
+            remedy="put a name that is not one word in quotes: \"'unit price' > 5\"",
+        ) from error
+
+
+class _NotACondition(Exception):
+    pass
+
+
+def _test(node: ast.expr, columns: Mapping[str, Stored], names: list[str]) -> Test:
+    if isinstance(node, ast.BoolOp):
+        parts = [_test(each, columns, names) for each in node.values]
+        join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
+        return lambda read: join.reduce([part(read) for part in parts])
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        inner = _test(node.operand, columns, names)
+        return lambda read: ~inner(read)
+    if not isinstance(node, ast.Compare):
+        raise _NotACondition(f"{ast.unparse(node)!r} is no comparison")
+    parts, left = [], node.left
+    for op, right in zip(node.ops, node.comparators, strict=True):
+        parts.append(_comparison(left, op, right, columns, names))
+        left = right
+    return lambda read: np.logical_and.reduce([part(read) for part in parts])
+
+
+def _comparison(
+    left: ast.expr, op: ast.cmpop, right: ast.expr, columns: Mapping[str, Stored], names: list[str]
+) -> Test:
+    kind, name = type(op), _name(left, columns)
+    if name is None:
+        kind, name, right = _MIRRORED.get(kind, ast.Is), _name(right, columns), left
+    if name is None or kind not in _COMPARISONS:
+        raise _NotACondition(f"{ast.unparse(left)!r} is not compared with a value")
+    names.append(name)
+    try:
+        given = ast.literal_eval(right)
+    except ValueError as error:
+        raise _NotACondition(f"{ast.unparse(right)!r} is no value") from error
+    several = kind in (ast.In, ast.NotIn)
+    if several != isinstance(given, tuple | list | set):
+        raise _NotACondition(f"{ast.unparse(right)!r} is {'no list' if several else 'a list'} of values")
+    column = columns[name]
+    if column.text and kind not in (ast.Eq, ast.NotEq, ast.In, ast.NotIn):
+        raise _NotACondition(f"{name!r} is text, which is equal or not")
+    wanted = np.array([_number(value, column, name) for value in given]) if several else _number(given, column, name)
+    compare = _COMPARISONS[kind]
+    return lambda read: compare(read[name], wanted) & ~np.isnan(read[name])
+
+
+def _name(node: ast.expr, columns: Mapping[str, Stored]) -> str | None:
+    """The column that a side names: a word, or in quotes a name that is none."""
+    if isinstance(node, ast.Name) and node.id not in columns:
+        raise unknown_name_error("column", node.id, columns, "where")
+    named = node.id if isinstance(node, ast.Name) else node.value if isinstance(node, ast.Constant) else None
+    return named if isinstance(named, str) and named in columns else None
+
+
+def _number(value: Any, column: Stored, name: str) -> float:
+    if column.text:
+        return number_of(str(value))
+    if column.kind == "datetime":
+        return moment(value, f"where({name!r})")
+    if not isinstance(value, bool | int | float):
+        raise _NotACondition(f"{value!r} is not a {column.kind}, as {name!r} is")
+    return float(value)
