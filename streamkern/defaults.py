@@ -343,8 +343,8 @@ MAX_HELD_OUT_ROWS = 10_000
 """Held-out rows that a calibration is fitted to, at most: the error of a share of them is half a percent at most."""
 MAX_LEFT_OUT_GROUP = 1000
 """Rows of a group that is left out in closed form, at most: it takes their cube."""
-ROLES_CALIBRATION_SHARE, MIN_ROLES_ROWS = 0.1, 1000
-"""Share that is held out of rows with a time, or of groups, and the rows from which on."""
+TIME_CALIBRATION_SHARE, GROUP_CALIBRATION_SHARE, MIN_ROLES_ROWS = 0.1, 0.2, 1000
+"""Share that is held out of rows with a time, and of groups, which are few; and the rows from which on."""
 MAX_HELD_OUT_VALUES = 2_000_000
 """Outputs of them all, at most: with many classes there are fewer rows."""
 MIN_HELD_OUT_ROWS = 100
@@ -545,6 +545,8 @@ MAX_VALUES = 10_000
 
 # Search of the scale of intervals
 
+MIN_SCALE_GROUPS = 200
+"""Groups below which it is so, too, where rows have one: a group's rows are wrong alike."""
 MIN_SCALE_ROWS = 100
 """Rows below which the scale is a constant, and all of them tell the quantile; rows of a fifth, at least."""
 SCALE_GROUPS = 5

@@ -20,6 +20,7 @@ from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.rng import HashFamily, row_hash
 from streamkern.sources.array_source import ArraySource
 from streamkern.sources.base import Source
+from streamkern.sources.column_roles import opened_with_dates
 from streamkern.sources.schema import declared, number_of
 from streamkern.storage.serialize import serializable
 from streamkern.storage.value_digest import digest
@@ -113,13 +114,11 @@ class RowRoles:
 
 def roles_of_columns(source: Source, schema: Any, reopened: Callable[[list[str], Any], Source]) -> RowRoles | None:
     """Return the roles that a source's columns have; ``reopened`` opens some columns as features, by a schema."""
-    names = [name for name in (source.time, source.group) if name is not None]
+    names = source.row_roles
     if not names:
         return None
     kinds = {name: column.kind for name, column in declared(schema).items() if name in names}
-    roles = reopened(names, kinds or None)
-    if source.time in roles.text:  # dates that are written as text
-        roles = reopened(names, kinds | {source.time: "datetime"})
+    roles = opened_with_dates(lambda schema: reopened(names, schema), source.time, kinds or None)
     if int(roles.bounds[-1]) != int(source.bounds[-1]):
         raise StorageError(
             f"{roles.bounds[-1]:,} rows have {' and '.join(names)}, and {source.bounds[-1]:,} rows have features.",

@@ -83,13 +83,20 @@ def hold_out(
 ) -> tuple[Dataset, Dataset | None]:
     """Return training and validation rows: of a share, those that a seed draws; of a ``Dataset``, it.
 
-    Of rows in memory, the share is drawn from each class where one has few rows; this reads the labels.
+    Of rows in memory, the share is drawn from each class where one has few rows; this reads the labels. Of rows with a
+    time or a group, the share is as ``Dataset.split`` says.
     """
     if validation is None or isinstance(validation, Dataset):
         return data, validation
     share = float(validation)
     target = data.target
-    by_class = data.source.from_memory and task == "classification" and target is not None and not target.outputs
+    by_class = (
+        data.roles is None
+        and data.source.from_memory
+        and task == "classification"
+        and target is not None
+        and not target.outputs
+    )
     rarest = min(class_counts(data.source, data.rules).values()) if by_class else 0
     data, held = data.split(share, seed, stratify=by_class and rarest * share < MIN_HELD_OUT_PER_CLASS)
     return data, held.plain()

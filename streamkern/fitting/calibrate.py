@@ -26,12 +26,13 @@ from streamkern.data.row_roles import RowRoles
 from streamkern.data.targets import Classes, Encoding, Indicators, as_values
 from streamkern.defaults import (
     CALIBRATION_SHARE,
+    GROUP_CALIBRATION_SHARE,
     MAX_CALIBRATION_ROWS,
     MAX_HELD_OUT_ROWS,
     MIN_HELD_OUT_ROWS,
     MIN_ROLES_ROWS,
     MIN_ROWS_TO_CALIBRATE,
-    ROLES_CALIBRATION_SHARE,
+    TIME_CALIBRATION_SHARE,
 )
 from streamkern.errors import UsageError
 from streamkern.execute.base import Parts, Stack
@@ -72,7 +73,9 @@ def with_held_out(recipe: Any) -> tuple[Any, str]:
     drawn = recipe.centers.p if isinstance(recipe.centers, Uniform) else 0
     if (drawn > 0.9 * n and roles is None) or out_of_sample_source(recipe.solver, data, None) is not None:
         return recipe, ""
-    share = min(CALIBRATION_SHARE, MAX_CALIBRATION_ROWS / n) if roles is None else ROLES_CALIBRATION_SHARE
+    share = min(CALIBRATION_SHARE, MAX_CALIBRATION_ROWS / n)
+    if roles is not None:
+        share = TIME_CALIBRATION_SHARE if roles.group is None else GROUP_CALIBRATION_SHARE
     train, held = data.split(share, recipe.seed)
     what = "probabilities" if recipe.task == "classification" else "intervals"
     why = f"{len(held):,} of {n:,} rows are held out for {what}{_said(roles)} (a solver that is given takes all rows)"

@@ -72,7 +72,8 @@ def _source(files: DatasetFiles, url: str, request: Request) -> ParquetSource:
     first = files.files[0]
     require_distinct_names(first.schema.names, first.path)
     notes = _marks(first.schema)
-    request = request.noted(notes)
+    record = ingest_record(url) or {}
+    request = request.noted(notes).noted(record)
     partitions = {
         key: _partition_type([file.partitions.get(key, "") for file in files.files]) for key in first.partitions
     }
@@ -87,7 +88,6 @@ def _source(files: DatasetFiles, url: str, request: Request) -> ParquetSource:
     roles = choose_columns(fields, request, first.path, names=notes.get("columns"), width=partial(_list_width, files))
     used = [*roles.stored, *dict(roles.non_features)]
     _require_alike(files.files, None if request.columns is None and not request.exclude else used, partitions, types)
-    record = ingest_record(url) or {}
     return ParquetSource(
         files, roles, request, partitions, types, shuffled=record.get("shuffle") == "global",
         schema=recorded_schema(record, roles.columns), words=record.get("words"),

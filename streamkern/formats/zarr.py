@@ -76,7 +76,7 @@ def _source(node: zarr.Array[Any] | zarr.Group, url: str, request: Request) -> Z
         arrays = {node.basename or "X": node}
     else:
         _require_complete(marks, url)
-        request = request.noted(marks)
+        request = request.noted(marks).noted(marks.get("ingest") or {})
         arrays = _metadata(url, partial(_arrays, node, request))
 
     def stored(name: str) -> StoredArray:

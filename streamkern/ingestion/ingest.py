@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
+from time import perf_counter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,6 +30,7 @@ from streamkern.progress import display_if_verbose, reporter
 from streamkern.redaction import redacted
 from streamkern.resources import Resources, given_resources
 from streamkern.sources.base import Source
+from streamkern.sources.column_roles import opened_with_dates
 from streamkern.sources.format_rules import (
     blocks_of,
     existing_output_error,
@@ -100,7 +102,8 @@ class Ingested:
 @refusing_old_names
 def ingest(
     sources: Any, output: str | os.PathLike[str], *, target: str | Sequence[str] | None = None,
-    columns: Sequence[str] | None = None, weight: str | None = None, shuffle: bool = False, seed: int = 0,
+    columns: Sequence[str] | None = None, weight: str | None = None, time: str | None = None,
+    group: str | None = None, shuffle: bool = False, seed: int = 0,
     format: str | None = None, dtype: str | None = None, shard: int | str | None = None, compression: str = "fast",
     keep_bits: int | None = None, memory: int | str | None = None, threads: int | None = None,
     resources: Resources | None = None, header: bool = True, missing: str = "nan", schema: Any = None,
@@ -121,6 +124,9 @@ def ingest(
         target: the column of targets, or several for c values a row.
         columns: features to use, in this order.
         weight: the column of sample weights >= 0; stored as float64, and used when the data are opened.
+        time: the column of the rows' time, as in ``open_dataset``: stored behind the features, and used when the data
+            are opened.
+        group: the column of groups; as ``time``.
         shuffle: put the rows in a uniformly random order; if they do not fit in memory, they are written twice.
         seed: seed of the order, which depends on the seed and the order of the sources only.
         format: ``zarr`` or ``parquet``; by default from the ending of ``output``.
@@ -151,7 +157,7 @@ def ingest(
         DataError: rows cannot be stored.
         BusyError: another process writes to ``output``.
     """
-    began = time.perf_counter()
+    began = perf_counter()
     url = given_path(output)
     store = ZarrUpload(url, storage_options) if is_remote(url) else None
     place = Path(os.path.abspath(url.removeprefix("file://"))) if store is None else store.place
@@ -163,10 +169,13 @@ def ingest(
         raise UsageError(f"missing is {missing!r}", where="ingest", expected="'error' or 'nan'")
     budget = (given := given_resources(resources, memory, threads)).budget
     with memory_limit(budget):
-        source = open_tables(
-            listed, target, columns, weight=weight, header=header, schema=schema, exclude=exclude,
+        opened = partial(
+            open_tables, listed, target, weight=weight, header=header, exclude=exclude,
             storage_options=storage_options, memory=budget, read_options=read_options, readers=READERS,
         )  # fmt: skip
+        source = opened(columns, schema=schema, time=time, group=group)
+        if source.row_roles:
+            source = _with_roles(source, opened, schema)
         out = np.dtype(source.dtype) if dtype is None else _dtype(dtype)
         kept_target = None if source.target is None else _renamed(source.target)
         options = _layout_options(
@@ -184,6 +193,14 @@ def ingest(
             return replace(job.result(began, kept=job.n), path=redacted(url))
         made = job.result(began, job.write_unless_present(overwrite, store is not None, budget, on_progress, verbose))
         return made if store is None else replace(made, path=store.send())
+
+
+def _with_roles(source: Source, opened: Callable[..., Source], schema: Any) -> Source:
+    """Return rows with the columns of time and group behind the features; their names are still noted."""
+    columns = [*(source.columns or ()), *(name for name in source.row_roles if name not in (source.columns or ()))]
+    made = opened_with_dates(lambda schema: opened(columns, schema=schema, time="", group=""), source.time, schema)
+    made.time, made.group = source.time, source.group
+    return made
 
 
 def _layout_options(
@@ -214,6 +231,7 @@ def _layout_options(
                 expected="float64",
                 remedy="leave dtype out, or encode the text as small numbers first",
             )
+    options |= {role: name for role in ("time", "group") if (name := getattr(source, role)) is not None}
     if source.weight is not None:
         options["weight"] = "sample_weight" if options["target"] == "weight" else "weight"
     return options
@@ -304,7 +322,7 @@ class _Job:
         return Ingested(
             path=str(self.place), rows=self.n, n_features=self.source.n_features, dtype=self.dtype.name,
             target=None if self.target is None else self.target.name, shuffled=self._shuffled,
-            seconds=time.perf_counter() - began, kept=kept,
+            seconds=perf_counter() - began, kept=kept,
             decoded_bytes=self.n * (self.source.n_features * self.dtype.itemsize + y * outputs), stored_bytes=stored,
         )  # fmt: skip
 

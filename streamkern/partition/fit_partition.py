@@ -345,8 +345,8 @@ def _take_tree(fit: PartitionFit, grown: GrownTree) -> None:
     largest = int(grown.counts.max())
     fit.project(replace(fit.shape, dataset=fit.data, leaves=len(grown.counts), leaf_rows=largest))
     fit.began = time.perf_counter()
-    apart = fit.recipe.train.roles is not None and fit.recipe.validation is None
-    wanted = fit.runner.held_out_rows > 0 and not apart  # a leaf would leave rows out one by one
+    # A leaf would leave rows out one by one, which their times and groups do not allow.
+    wanted = fit.runner.held_out_rows > 0 and fit.recipe.train.roles is None
     fit.settings = fit.settings.with_calibration(fit.recipe, grown.tree.leaves, fit.encoding, wanted)
 
 

@@ -150,9 +150,10 @@ def fit_joint_intervals(
         w = np.concatenate(
             [m * piece[1] / np.maximum(piece[1].sum(axis=0), _TINY) for piece, m in zip(pieces, mass, strict=True)]
         )
-        source = "leave-one-out"
+        source, rows = "leave-one-out", None
     functions = sum(len(each.weights) for each in found) if learned else 0
     facts = {"source": source, "rows": len(scores), "functions": functions}
+    facts |= {} if rows is None or rows.units is None else {"groups": len(np.unique(rows.units))}
     return Intervals(mean=least, weights=nothing, facts=facts, **rank_scores(scores, w, levels)._asdict()), models
 
 

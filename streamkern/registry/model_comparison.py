@@ -19,6 +19,7 @@ from streamkern.defaults import MAX_KEPT_SCORES
 from streamkern.evaluation.metrics import MetricSums, flat_metrics, metric_sums, metrics_of
 from streamkern.execute.base import Executor
 from streamkern.models.kernel_machine import KernelMachine
+from streamkern.rng import HashFamily
 from streamkern.types import Array
 
 
@@ -51,6 +52,7 @@ def compare_models(
 
     A label unknown to a model counts as its mistake. Classes are compared by McNemar's exact test (1947) on the
     rows that one model gets right and the other wrong; values by the t test of the rows' differences in squared error.
+    Rows of a group are wrong alike: where rows have groups, both by the t test of the groups' sums of differences.
 
     The dataset's scaling is ignored, since models scale stored rows themselves.
     """
@@ -64,7 +66,10 @@ def compare_models(
         _Outputs(model._stream_outputs(rows, executor=executor, scales=isinstance(model.calibration, Intervals)))
         for model in models
     ]
-    scan = RawScan(Scan(Assembly(rows)))
+    scan, groups = RawScan(Scan(Assembly(rows))), None
+    if champion is not None and rows.roles is not None and rows.roles.group is not None:
+        hashes = (values.hashes(HashFamily.FOLDS) for _, values in rows.roles.blocks(rows.rules))
+        groups = _GroupSums(_Outputs(hashes))
     for i in range(len(scan)):
         raw, _ = scan.block((i,))
         y, keep = raw.y, sample.keep(raw.ids)
@@ -78,6 +83,9 @@ def compare_models(
             only_second += int(np.count_nonzero(right_before & ~right))
             d = error - error_before
             difference, squares = difference + float(d.sum()), squares + float(np.square(d).sum())
+            if groups is not None:
+                of_labels = isinstance(challenger.encoding, Classes)
+                groups.add(right_before.astype(np.float64) - right if of_labels else d)
     scores = [np.concatenate(tally.scores) for tally in tallies]
     metrics = [tally.metrics(n) for tally in tallies]
     names = {name for each in metrics for name in each}
@@ -86,6 +94,7 @@ def compare_models(
         return ModelComparison(metrics[0], None, None, scores[0], None)
     classes = isinstance(challenger.encoding, Classes)
     significance = _mcnemar(only_first, only_second) if classes else _paired_t(n, difference, squares)
+    significance = significance if groups is None else groups.paired_t(significance)
     return ModelComparison(metrics[0], metrics[1], significance, scores[0], scores[1])
 
 
@@ -168,6 +177,38 @@ class _Tally:
         return found | {name: np.nan if value is None else value for name, value in flat_metrics(others).items()}
 
 
+class _GroupSums:
+    """Sums of differences by group, in the order of the rows."""
+
+    def __init__(self, hashes: _Outputs) -> None:
+        self.hashes = hashes
+        self.keys, self.sums = np.empty(0, dtype=np.uint64), np.empty((0, 2))
+
+    def add(self, d: Array) -> None:
+        keys = np.concatenate([self.keys, self.hashes.take(len(d))])
+        sums = np.concatenate([self.sums, np.stack([d, np.ones(len(d))], axis=1)])
+        self.keys, at = np.unique(keys, return_inverse=True)
+        self.sums = np.stack([np.bincount(at, column, len(self.keys)) for column in sums.T], axis=1)
+
+    def paired_t(self, rows: dict[str, Any]) -> dict[str, Any]:
+        """The t test of the mean difference of a row, whose variance is that of the groups' sums about it."""
+        total, n = self.sums.sum(axis=0)
+        G, mean = len(self.keys), total / n
+        apart = self.sums[:, 0] - mean * self.sums[:, 1]
+        found = _t_test(G, mean, G / max(1, G - 1) * float(np.square(apart).sum()) / n**2 if G > 1 else np.inf)
+        return rows | found | {"name": "paired t by group", "groups": G}
+
+
+def _t_test(n: int, mean: float, variance: float) -> dict[str, Any]:
+    """The t test of a mean with the variance of the mean, from n differences."""
+    if variance > 0:
+        t = mean / np.sqrt(variance)
+        p = 2.0 * float(stdtr(max(1, n - 1), -abs(t)))
+    else:
+        t, p = 0.0, 1.0 if mean == 0 else 0.0
+    return {"p_value": p, "t": float(t), "mean_difference": float(mean)}
+
+
 def _mcnemar(only_first: int, only_second: int) -> dict[str, Any]:
     """Return McNemar's exact test: without a difference, either model is equally likely to be the one that is right."""
     total = only_first + only_second
@@ -178,9 +219,4 @@ def _mcnemar(only_first: int, only_second: int) -> dict[str, Any]:
 def _paired_t(n: int, total: float, squares: float) -> dict[str, Any]:
     mean = total / n
     variance = max(0.0, squares - n * mean**2) / max(1, n - 1)
-    if variance > 0:
-        t = mean / np.sqrt(variance / n)
-        p = 2.0 * float(stdtr(n - 1, -abs(t)))
-    else:
-        t, p = 0.0, 1.0 if mean == 0 else 0.0
-    return {"name": "paired t", "p_value": p, "t": float(t), "mean_difference": mean}
+    return {"name": "paired t"} | _t_test(n, mean, variance / n)

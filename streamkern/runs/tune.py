@@ -489,7 +489,8 @@ def _sample(train: Dataset, rows: int, seed: int, budget: int) -> Dataset:
     found = read_rows(plain.source, ids)
     columns = plain.source.columns
     names = None if columns is None else list(columns)
-    return from_arrays(found.X, found.y, columns=names, schema=plain.source.schema)._prepared_like(plain)
+    made = from_arrays(found.X, found.y, columns=names, schema=plain.source.schema)._prepared_like(plain)
+    return replace(made, roles=None if plain.roles is None else plain.roles.taken(ids))
 
 
 def _count(pipeline: Pipeline, fit: Dataset, centers: int | None) -> int:

@@ -9,7 +9,7 @@ import inspect
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -24,6 +24,7 @@ from streamkern.centers import Centers
 from streamkern.data import Dataset, from_arrays
 from streamkern.data.class_weights import ClassWeight
 from streamkern.data.dataset import unchanging
+from streamkern.data.row_roles import RowRoles, roles_of_values
 from streamkern.data.targets import Classes
 from streamkern.errors import RENAMED, PrecisionError, UsageError, refusing_old_names, require_new_names
 from streamkern.execute import open_executor, open_resources
@@ -163,7 +164,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             self.kernel = kernel.set_params(**{name.removeprefix("kernel__"): v for name, v in inside.items()})
         return self
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None, times: Any = None) -> Self:
         """Train the model.
 
         Args:
@@ -174,6 +175,10 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
                 zeros and ones, shape (n, L); None with a ``Dataset``.
             sample_weight: weights w >= 0, shape (n,): minimise Σ_i w_i ‖f(x_i) − y_i‖². Rows of weight 0 are left out,
                 and only the weights' ratios matter. None with a ``Dataset``, which has its own.
+            groups: a value for each row, shape (n,); rows of one value belong together, such as those of a patient: the
+                fit holds out whole groups. scikit-learn passes the groups of a split on after
+                ``set_fit_request(groups=True)``.
+            times: a date or number for each row, shape (n,): the fit holds out the latest rows.
 
         Raises:
             UsageError: a parameter is out of range.
@@ -182,9 +187,13 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             DataError: rows or targets cannot be used.
             NumericalError: training diverged or stagnated.
         """
-        return self._trained(X, y, sample_weight)
+        roles = {role: values for role, values in (("time", times), ("group", groups)) if values is not None}
+        return self._trained(X, y, sample_weight, roles=roles)
 
-    def _trained(self, X: Any, y: Any, sample_weight: Any, kept: bool = False, classes: Any = None) -> Self:
+    def _trained(
+        self, X: Any, y: Any, sample_weight: Any, kept: bool = False, classes: Any = None,
+        roles: Mapping[str, Any] | None = None,
+    ) -> Self:  # fmt: skip
         """As ``fit``; ``kept`` requires ``Direct`` and keeps its sums, ``classes`` may name labels that no row has."""
         began = time.perf_counter()
         X, y, sample_weight = given_rows(X, y, sample_weight)
@@ -194,6 +203,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             data = self._tabled(X, given_target(y), sample_weight)
         else:
             data = self._validated(X, given_target(y), sample_weight)
+        if roles:
+            data = replace(data, roles=_roles_of(roles, data, sample_weight))
         if classes is not None:
             data = replace(data, labels=tuple(np.unique(classes).tolist()))
         recipe, reason = self._recipe(data, kept), dict[str, str]()
@@ -371,6 +382,16 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         return replace(recipe, centers=drawn_centers(recipe.centers, recipe.seed, recipe.train))
 
 
+def _roles_of(given: Mapping[str, Any], data: Dataset, sample_weight: Any) -> RowRoles:
+    """Roles of the rows, from values of all rows given; those of weight 0 may have been dropped."""
+    n = int(data.source.bounds[-1])
+    values = {role: np.asarray(each) for role, each in given.items()}
+    if sample_weight is not None:
+        taken = np.asarray(sample_weight) > 0
+        values = {role: v[taken] if v.shape == taken.shape != (n,) else v for role, v in values.items()}
+    return roles_of_values(values, n)
+
+
 @refusing_old_names
 class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, RegressorMixin, _KernelEstimator):  # type: ignore[misc]
     """Least squares regression with a kernel machine; one output or several.
@@ -512,8 +533,11 @@ class KernelClassifier(_Scored, ClassifierUpdates, ClassifierCalibrationMixin, C
     predict_proba = available_if(has_probabilities)(ClassifierCalibrationMixin.predict_proba)
     predict_log_proba = available_if(has_probabilities)(ClassifierCalibrationMixin.predict_log_proba)
 
-    def _trained(self, X: Any, y: Any, sample_weight: Any, kept: bool = False, classes: Any = None) -> Self:
-        super()._trained(X, y, sample_weight, kept, classes)
+    def _trained(
+        self, X: Any, y: Any, sample_weight: Any, kept: bool = False, classes: Any = None,
+        roles: Mapping[str, Any] | None = None,
+    ) -> Self:  # fmt: skip
+        super()._trained(X, y, sample_weight, kept, classes, roles)
         encoding = self.model_.encoding
         self.classes_ = encoding.values if isinstance(encoding, Classes) else np.arange(encoding.outputs)
         return self

@@ -151,6 +151,11 @@ class Source(ABC):
         return f"{self.where(chunk)}, row {int(self.bounds[chunk]) + row}"
 
     @property
+    def row_roles(self) -> list[str]:
+        """Names of the columns of time and group."""
+        return [name for name in (self.time, self.group) if name is not None]
+
+    @property
     def text(self) -> tuple[str, ...]:
         """Names of text features; their values are numeric codes."""
         return () if self.schema is None else tuple(column.name for column in self.schema.columns if column.text)

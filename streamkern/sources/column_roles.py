@@ -204,6 +204,14 @@ class ChosenSource(Source):
         return self._stored_words.get(column, {})
 
 
+def opened_with_dates(opened: Callable[[Any], Source], time: str | None, schema: Any) -> Source:
+    """Open rows by a schema; where the time would be text, which dates in a text table may be, as dates."""
+    made = opened(schema)
+    if time not in made.text:
+        return made
+    return opened({name: column.kind for name, column in declared(schema).items()} | {time: "datetime"})
+
+
 def choose_columns(
     fields: Mapping[str, Field],
     request: Request,
