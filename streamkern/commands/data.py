@@ -18,6 +18,7 @@ def ingest_command(args: Namespace) -> None:
     with Display(sys.stderr) as display:
         made = ingest(
             args.sources, args.path, target=args.target, weight=args.weight, columns=args.columns,
+            time=args.time, group=args.group,
             shuffle=args.shuffle, seed=args.seed, format=args.format, dtype=args.dtype, shard=args.shard,
             compression=args.compression, keep_bits=args.keep_bits, resources=resources_of(args),
             header=not args.no_header, missing=args.missing, read_options=args.read_options, schema=args.schema,

@@ -326,6 +326,7 @@ def _add_reports(commands: Any, shared: _Shared) -> None:
 def _add_prediction(commands: Any, shared: _Shared) -> None:
     command = commands.add_parser("evaluate", parents=[shared.model], help="score a saved model on stored rows")
     command.add_argument("--target", required=True, nargs="+", metavar="NAME", help="the target column, or columns")
+    command.add_argument("--where", metavar="CONDITION", help='use only rows that satisfy it, such as "price > 5"')
     command.set_defaults(command=_late("prediction.evaluate_command"))
 
     command = commands.add_parser(
@@ -341,6 +342,7 @@ def _add_prediction(commands: Any, shared: _Shared) -> None:
     command.add_argument(
         "--format", choices=("parquet", "csv", "zarr"), help="format of OUTPUT; its ending decides by default"
     )
+    command.add_argument("--where", metavar="CONDITION", help='use only rows that satisfy it, such as "price > 5"')
     command.add_argument("--scheduler", default="threads", metavar="WHERE", help="as for run")
     command.add_argument("--overwrite", action="store_true", help="replace existing predictions")
     command.set_defaults(command=_late("prediction.predict_command"))
@@ -362,6 +364,8 @@ def _add_data(commands: Any, shared: _Shared) -> None:
     command.add_argument("sources", nargs="+", metavar="SOURCE", help="tables in any format, or globs")
     command.add_argument("path", metavar="OUTPUT", help="the local directory to create, or the URL of a store")
     command.add_argument("--weight", metavar="NAME", help="the column of sample weights")
+    command.add_argument("--time", metavar="NAME", help="the column of the rows' time, which splits follow")
+    command.add_argument("--group", metavar="NAME", help="the column whose values are groups, which no split separates")
     command.add_argument("--shuffle", action="store_true", help="put the rows in a uniformly random order")
     command.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the order (default: 0)")
     command.add_argument(

@@ -17,7 +17,9 @@ from streamkern.serving.predict_files import evaluate, predict
 def evaluate_command(args: Namespace) -> None:
     """Print the scores of a saved model on stored rows."""
     target = args.target[0] if len(args.target) == 1 else args.target
-    metrics = evaluate(args.model, args.data, target, resources=resources_of(args), read_options=args.read_options)
+    metrics = evaluate(
+        args.model, args.data, target, where=args.where, resources=resources_of(args), read_options=args.read_options
+    )
     say((json.dumps(metrics) if args.json else metrics_in_words(metrics)) + "\n")
 
 
@@ -32,7 +34,7 @@ def predict_command(args: Namespace) -> None:
     with Display(sys.stderr) as display:
         made = predict(
             args.model, args.data, args.out, id=args.id, scores=args.scores, probabilities=args.probabilities,
-            interval=args.interval, format=args.format, resources=resources_of(args), read_options=args.read_options,
-            overwrite=args.overwrite, on_progress=display.rows,
+            interval=args.interval, where=args.where, format=args.format, resources=resources_of(args),
+            read_options=args.read_options, overwrite=args.overwrite, on_progress=display.rows,
         )  # fmt: skip
     say((json.dumps(made.to_json()) if args.json else str(made)) + "\n")

@@ -28,6 +28,7 @@ from streamkern.data.row_selection import (
 )
 from streamkern.data.splits import (
     Stored,
+    columns_of,
     expanding_windows,
     rows_where,
     split_after,
@@ -410,14 +411,8 @@ class Dataset:
         return None if self.roles is None else self.roles.folds(self.rules, count)
 
     def _stored_columns(self) -> dict[str, Stored]:
-        """Features, time and group by name; positions are in the source that has them, with rows in equal chunks."""
-        found: dict[str, Stored] = {}
-        for source in (self.source, *([] if self.roles is None else [self.roles.source])):
-            kinds = {} if source.schema is None else {column.name: column for column in source.schema.columns}
-            for at, name in enumerate(source.columns or ()):
-                kind = kinds.get(name)
-                found[name] = Stored(source, at, *(() if kind is None else (kind.kind, kind.text)))
-        return found
+        """Features, time and group by name."""
+        return columns_of(self.source, *([] if self.roles is None else [self.roles.source]))
 
     def _roles_by(self, column: str) -> RowRoles:
         columns = self._stored_columns()

@@ -117,6 +117,23 @@ class Stored(NamedTuple):
     text: bool = False
 
 
+def columns_of(*sources: Source) -> dict[str, Stored]:
+    """Return the named columns of sources of the same rows; a later source's column replaces an earlier one's."""
+    found: dict[str, Stored] = {}
+    for source in sources:
+        kinds = {} if source.schema is None else {column.name: column for column in source.schema.columns}
+        for at, name in enumerate(source.columns or ()):
+            kind = kinds.get(name)
+            found[name] = Stored(source, at, *(() if kind is None else (kind.kind, kind.text)))
+    return found
+
+
+def names_in(condition: str) -> list[str]:
+    """Return the words of a condition that are names of columns, each once; UsageError if it cannot be read."""
+    tree = _parsed(condition)
+    return list(dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name)))
+
+
 def rows_where(
     condition: str, columns: Mapping[str, Stored], bounds: IntArray, rules: Sequence[SelectionRule]
 ) -> RowBitmap:
@@ -167,14 +184,25 @@ _MIRRORED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE,
 def _compiled(condition: str, columns: Mapping[str, Stored]) -> tuple[Test, list[str]]:
     names: list[str] = []
     try:
-        return _test(ast.parse(condition.strip(), mode="eval").body, columns, names), list(dict.fromkeys(names))
-    except (SyntaxError, _NotACondition) as error:
-        raise UsageError(
-            f"The condition {condition!r} cannot be read: {error}.",
-            where="where",
-            expected="comparisons of columns with values, joined by and, or, not: \"price > 5 and shop in ('a', 'b')\"",
-            remedy="put a name that is not one word in quotes: \"'unit price' > 5\"",
-        ) from error
+        return _test(_parsed(condition), columns, names), list(dict.fromkeys(names))
+    except _NotACondition as error:
+        raise _unreadable(condition, error) from error
+
+
+def _parsed(condition: str) -> ast.expr:
+    try:
+        return ast.parse(condition.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise _unreadable(condition, error) from error
+
+
+def _unreadable(condition: str, error: Exception) -> UsageError:
+    return UsageError(
+        f"The condition {condition!r} cannot be read: {error}.",
+        where="where",
+        expected="comparisons of columns with values, joined by and, or, not: \"price > 5 and shop in ('a', 'b')\"",
+        remedy="put a name that is not one word in quotes: \"'unit price' > 5\"",
+    )
 
 
 class _NotACondition(Exception):

@@ -21,6 +21,8 @@ from streamkern.costs.footprint import require_sweep_memory
 from streamkern.data import Dataset
 from streamkern.data.dataset import unchanging
 from streamkern.data.encoders import warn_unseen
+from streamkern.data.filtered_source import FilteredSource
+from streamkern.data.splits import columns_of, names_in, rows_where
 from streamkern.data.targets import Classes, Indicators
 from streamkern.data.transforms import require_numbers
 from streamkern.data.zero_weight_rows import drop_zero_weight_rows
@@ -103,7 +105,7 @@ class PredictionResult:
 @refusing_old_names
 def predict(
     model: AnyModel, data: Any, output: str | os.PathLike[str], *, id: str | None = None, scores: bool = False,
-    probabilities: bool = False, interval: float | None = None, format: str | None = None,
+    probabilities: bool = False, interval: float | None = None, where: str | None = None, format: str | None = None,
     memory: str | int | None = None, threads: int | None = None, resources: Resources | None = None,
     overwrite: bool = False, storage_options: dict[str, Any] | None = None,
     read_options: ReadOptions | Mapping[str, Any] | None = None, on_progress: Progress | None = None, verbose: int = 0,
@@ -128,6 +130,7 @@ def predict(
             ``probabilities``.
         interval: write the ends of an interval that contains the target with this probability: ``lower`` and ``upper``,
             or ``lower_0``, ``upper_0``, ``lower_1``, ... for several values. In zarr one array, ``interval``.
+        where: a condition on columns of the data, as in ``Dataset.where``: only rows that satisfy it are predicted.
         format: ``parquet``, ``csv`` or ``zarr``; by default from the ending of ``output``.
         memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
         threads: threads of this process; its cores by default.
@@ -154,7 +157,8 @@ def predict(
     with memory_limit(budget):
         machine = open_model(model)
         place, format = _place(output, format)
-        source = _open(machine, data, id, storage_options, budget, read_options)
+        options = {"storage_options": storage_options, "memory": budget, "read_options": read_options}
+        source = _satisfying(where, _open(machine, data, id, options), data, options)
         columns = _columns(machine, source, id, scores, probabilities, interval)
         _require_free_name(id, columns, format)
         n = int(source.bounds[-1])
@@ -368,17 +372,12 @@ def _open(
     model: KernelMachine,
     data: Any,
     id: str | None,
-    storage_options: dict[str, Any] | None,
-    budget: int,
-    read_options: Any,
+    options: dict[str, Any],
 ) -> Source:
     """The id column takes the target's place."""
     names = model.columns
     try:
-        source = open_tables(
-            [data], columns=names, schema=model.schema, id=id, storage_options=storage_options, memory=budget,
-            read_options=read_options,
-        )  # fmt: skip
+        source = open_tables([data], columns=names, schema=model.schema, id=id, **options)
     except UsageError as error:
         if names is None or id in names:
             raise
@@ -415,6 +414,18 @@ def _open(
 
 def _fields(kind: str, names: Iterable[Any]) -> tuple[str, ...]:
     return tuple(f"{kind}_{name}" for name in names)
+
+
+def _satisfying(condition: str | None, source: Source, data: Any, options: dict[str, Any]) -> Source:
+    """Return the rows that satisfy a condition on any columns of the data, or all rows without a condition."""
+    if condition is None:
+        return source
+    named = open_tables([data], "", names_in(condition), weight="", time="", group="", **options)
+    rule = rows_where(condition, columns_of(named), source.bounds, ())
+    found = FilteredSource(source, (rule,))
+    if not found.bounds[-1]:
+        raise DataError(f"No row satisfies {condition!r}.", where="where", expected="at least one row")
+    return found
 
 
 def _columns(
@@ -484,6 +495,7 @@ def evaluate(
     data: Any,
     target: str | Sequence[str],
     *,
+    where: str | None = None,
     memory: str | int | None = None,
     threads: int | None = None,
     resources: Resources | None = None,
@@ -494,9 +506,9 @@ def evaluate(
     budget = given.budget
     with open_resources(given) as executor:
         machine = open_model(model)
-        source = open_tables(
-            [data], target, machine.columns, schema=machine.schema, memory=budget, read_options=read_options
-        )
+        options = {"memory": budget, "read_options": read_options}
+        source = open_tables([data], target, machine.columns, schema=machine.schema, **options)
+        source = _satisfying(where, source, data, options)
         dataset = drop_zero_weight_rows(Dataset(source))
         held, working = _prediction_memory(machine, dataset)
         sums = sums_in_flight(executor.slots, max(1, dataset.base_rows // 1024)) + 2 * executor.slots
