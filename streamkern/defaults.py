@@ -91,6 +91,8 @@ MAX_INDICATORS = 255
 or, where there are too many classes for that, the most frequent categories are indicators."""
 MAX_CATEGORIES = 10_000
 """Categories of a column, at most."""
+MIN_ROWS_OF_ID = 5
+"""Rows of a value of a column called an id, on average, from which on they are said to belong together."""
 MAX_FOLDS = 100
 """Folds of target encoding, at most."""
 MAX_CLASSES_OF_MEANS = 32

@@ -24,6 +24,7 @@ from streamkern.formats.open_tables import open_tables
 from streamkern.inspection.column_sketches import HISTOGRAM_BINS, ColumnSketches, ColumnSums, Histogram, column_sketches
 from streamkern.inspection.shuffle_quality import LabelVariation, stored_ratio
 from streamkern.memory import check_memory, format_bytes
+from streamkern.preprocessing.category_steps import related_rows_notes
 from streamkern.resources import Resources, given_resources
 from streamkern.sources.base import Source
 from streamkern.sources.ingest_record import ingest_record
@@ -212,8 +213,9 @@ def inspect(
         )  # fmt: skip
         found = _inspected(Dataset(read(lenient=True)), path, executor, budget)
         with suppress(DataError):  # an unusable target, which is listed with the other columns
-            known = read(schema=schema).schema
-            found.facts["schema"] = None if known is None else known.to_json()
+            rows = read(schema=schema)
+            found.facts["schema"] = None if rows.schema is None else rows.schema.to_json()
+            found.facts["advice"] += [] if rows.row_roles else related_rows_notes(Dataset(rows))
         return found
 
 

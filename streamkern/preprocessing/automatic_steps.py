@@ -40,6 +40,7 @@ from streamkern.preprocessing.category_steps import (
     TargetTable,
     category_sums,
     first_chunk_counts,
+    related_rows_notes,
 )
 from streamkern.preprocessing.steps import (
     Contribution,
@@ -371,7 +372,7 @@ def _roles_of(transform: Encode | TargetMeans | Calendar, number: int) -> list[s
 
 def preprocessing_notes(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str]:
     """Return the automatic choices and their reasons, a sentence each; ``facts`` are of rows before scaling."""
-    found = index_columns_note(dataset)
+    found = column_notes(dataset)
     if any(isinstance(step, Units | JoinQuantiles) for step in steps):
         joined = [_joined_note(each, dataset) for each in dataset.transforms if isinstance(each, Curves)]
         return [*found, Units().reason(facts.variance[: dataset.source.n_features], bool(joined)), *joined]
@@ -422,15 +423,16 @@ def data_warnings(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> 
     return found
 
 
-def index_columns_note(dataset: Dataset) -> list[str]:
-    """Return a list of one sentence that names the index columns left out; an empty list without such columns."""
+def column_notes(dataset: Dataset) -> list[str]:
+    """Return a sentence that names the index columns left out, if there are any, and ``related_rows_notes``."""
     names = [repr(name) for name in dataset.source.left_out]
-    return [f"left out (an index of the rows, unless columns= names it): {_listed(names)}"] if names else []
+    found = [f"left out (an index of the rows, unless columns= names it): {_listed(names)}"] if names else []
+    return found + related_rows_notes(dataset)
 
 
 def planned_note(dataset: Dataset, steps: Sequence[Any]) -> list[str]:
     """Describe the steps of the automatic preprocessing before the rows are read."""
-    return index_columns_note(dataset) + _planned(dataset, steps)
+    return column_notes(dataset) + _planned(dataset, steps)
 
 
 def _planned(dataset: Dataset, steps: Sequence[Any]) -> list[str]:

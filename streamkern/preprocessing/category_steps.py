@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from streamkern.data.encoders import Encode, TargetMeans, Unknown, fold_numbers
 from streamkern.data.row_order import RawRows
 from streamkern.data.row_roles import Folds
 from streamkern.data.transforms import Transform
-from streamkern.defaults import MAX_CATEGORIES, MAX_CLASSES_OF_MEANS, MAX_FOLDS
+from streamkern.defaults import MAX_CATEGORIES, MAX_CLASSES_OF_MEANS, MAX_FOLDS, MIN_ROWS_OF_ID
 from streamkern.errors import DataError, StreamkernError, UsageError, require_counts, require_types
 from streamkern.memory import check_memory
 from streamkern.preprocessing.steps import (
@@ -404,6 +405,37 @@ def first_chunk_counts(source: Source, columns: Sequence[int]) -> tuple[int, ...
         except StreamkernError:  # the run reports the error, with the damaged chunk or the memory needed
             known.update(dict.fromkeys(missing, 1))
     return tuple(max(1, known[column]) for column in columns)
+
+
+def related_rows_notes(dataset: Dataset) -> list[str]:
+    """Say of columns of dates or ids, in a sentence each, that rows held out at random know others through them.
+
+    Nothing is said of rows with a time or a group. Ids are recognised by their name; of the first chunk's, each value
+    has ``MIN_ROWS_OF_ID`` rows on average.
+    """
+    source = dataset.source
+    if dataset.roles is not None or source.columns is None:
+        return []
+    kinds = {} if source.schema is None else {column.name: column.kind for column in source.schema.columns}
+    found = [
+        f"{name!r} has dates: rows held out at random are predicted from later ones; if the model is to predict the "
+        f"future, open the rows with time={name!r}"
+        for name in source.columns
+        if kinds.get(name) == "datetime"
+    ][:1]
+    ids = [j for j, name in enumerate(source.columns) if _ID.search(name) and kinds.get(name) != "datetime"]
+    rows = int(np.diff(source.bounds[:2]).sum())
+    for j, count in zip(ids, first_chunk_counts(source, ids), strict=True):
+        if count > 1 and count * MIN_ROWS_OF_ID <= rows:
+            name = source.columns[j]
+            found.append(
+                f"{name!r} has {count:,} values in {rows:,} rows: rows held out at random are predicted from others of "
+                f"their value; if the model is to predict new values, open the rows with group={name!r}"
+            )
+    return found
+
+
+_ID = re.compile(r"(^|[^a-zA-Z])[iI][dD]$|[a-z]I[dD]$")
 
 
 def require_encoded(dataset: Dataset, steps: Sequence[Step]) -> None:

@@ -506,7 +506,7 @@ def evaluate(
     budget = given.budget
     with open_resources(given) as executor:
         machine = open_model(model)
-        options = {"memory": budget, "read_options": read_options}
+        options: dict[str, Any] = {"memory": budget, "read_options": read_options}
         source = open_tables([data], target, machine.columns, schema=machine.schema, **options)
         source = _satisfying(where, source, data, options)
         dataset = drop_zero_weight_rows(Dataset(source))
