@@ -292,8 +292,7 @@ def _means(
         )
     total, first = sums.sum(axis=0, keepdims=True), sums[0].sum(axis=0) / max(float(mass[0].sum()), 1e-300)
     if rows is not None and rows.ordered:  # each fold sees those before it; the first sees nothing but its own mean
-        sums, whole = np.cumsum(sums, axis=0) - sums, mass.sum(axis=0, keepdims=True)
-        mass = np.concatenate([np.cumsum(mass, axis=0) - mass, whole])
+        sums, mass = _earlier(sums), np.concatenate([_earlier(mass), mass.sum(axis=0, keepdims=True)])
         prior = np.concatenate([sums, total]).sum(axis=1) / np.maximum(mass.sum(axis=1), 1e-300)[:, None]
         prior[0] = first
     else:  # each leaves its own rows out
@@ -306,6 +305,11 @@ def _means(
     made = np.where((mass > 0)[:, :, None], made, prior[:, None])
     values[np.isinf(values)] = np.nan
     return values, np.concatenate([made, prior[:, None]], axis=1)
+
+
+def _earlier(sums: Array) -> Array:
+    """Sums over the folds before each, which no later fold changes by rounding."""
+    return np.concatenate([np.zeros_like(sums[:1]), np.cumsum(sums[:-1], axis=0)])
 
 
 class Categories:

@@ -174,7 +174,7 @@ def plan(
     if pipeline.partition is None:
         made = _of_one(pipeline, reason, given, prices)
     else:
-        made = _in_leaves(pipeline, given.budget, given.slots, prices)
+        made = _in_leaves(pipeline, reason, given.budget, given.slots, prices)
     if given.worker_memory is not None:
         limit = parse_bytes(given.worker_memory)
         made.footprint.require_worker(limit, given.worker_threads, made.footprint.cost_estimate.size.p)
@@ -227,7 +227,7 @@ def _planned(
     )  # fmt: skip
 
 
-def _in_leaves(pipeline: Pipeline, budget: int, slots: int, prices: Prices | None) -> Plan:
+def _in_leaves(pipeline: Pipeline, reason: str, budget: int, slots: int, prices: Prices | None) -> Plan:
     """The plan of a partition: sweeps over all rows, and as many fits of a leaf as there will be."""
     pipeline.train._require_rows()
     doubt = _unlike(pipeline) if prices is None else None
@@ -238,6 +238,7 @@ def _in_leaves(pipeline: Pipeline, budget: int, slots: int, prices: Prices | Non
     prices = measured_prices(pipeline, slots, leaf.p) if prices is None else prices
     source = out_of_sample_source(leaf.solver, pipeline.train, pipeline.validation)
     choices = (
+        *([reason] if reason else []),
         *chain.from_iterable(reasons(listed, likely).values()),
         calibration_note(pipeline.task, source, pipeline.train, pipeline.validation, _outputs(pipeline)),
         *planned_note(pipeline.train, preprocessing_steps(pipeline)),

@@ -306,7 +306,7 @@ def _fit(
 ) -> None:
     recipe, reason = resolve_with_held_out(pipeline, given.budget, given.device)
     if reason:
-        runner.choice(reason, solver=recipe.solver.to_json())
+        runner.choice(reason, solver=AUTO if recipe.solver == AUTO else recipe.solver.to_json())
     device = runner.job.device = device_for(recipe, given.device)
     require_unchanged(recipe.train, recipe.validation)  # and again before the model is saved
     folder = runner.job.folder / "scattered"

@@ -173,6 +173,8 @@ PROGRAM = """
 import json, os, signal, sys, threading, time
 from pathlib import Path
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import streamkern as sk
 
 kind, place, seconds = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
@@ -209,6 +211,17 @@ def rows(n, first=0):
         sk.write_parquet(path, X[first:n], y[first:n], target="y", row_group_rows=200)
     return sk.open_dataset(path, target="y")
 
+def table(n, first=0):
+    path = place.parent / f"table-{n}-{first}.parquet"
+    if not path.exists():
+        at = np.arange(first, n)
+        columns = {f"x{j}": X[at, j] for j in range(4)} | {
+            "code": pa.array([f"c{i}" for i in at * 7 % 90]), "shop": at * 13 % 60, "y": y[at]
+        }
+        pq.write_table(pa.table(columns), path, row_group_size=200)
+    return sk.open_dataset(path, "y", group="shop")
+
+rows = table if kind == "grouped" else rows
 test = rows(1600, 1300)
 given = {
     "plain": dict(kernel=sk.Laplace("median"), centers=60, solver=sk.EigenPro(epochs=3), validation=0.1),
@@ -219,6 +232,7 @@ given = {
     ),
     "metric": dict(kernel=sk.Laplace("median"), metric=sk.AGOP(rounds=1), centers=80, solver=sk.Direct()),
     "retrained": dict(centers=80, solver=sk.Direct()),
+    "grouped": dict(centers=80, solver=sk.Falkon(epochs=3), validation=0.2),
 }[kind]
 if kind == "retrained":
     models = place / "registry"
@@ -243,6 +257,7 @@ KINDS = {
     "leaves": {"kernel", "level-sample", "scatter", "leaf-0"},
     "calibrated": {"calibrate", "diagnostics"},
     "retrained": {"kernel", "train"},
+    "grouped": {"preprocess-auto", "statistics", "kernel", "check-validation", "train"},
 }
 """Kinds of fit, and some of the stages of each."""
 
