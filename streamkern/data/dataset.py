@@ -27,7 +27,6 @@ from streamkern.data.row_selection import (
     selected_blocks,
 )
 from streamkern.data.splits import (
-    Stored,
     columns_of,
     expanding_windows,
     rows_where,
@@ -357,7 +356,7 @@ class Dataset:
         else:
             cut = round(test * HASH_SPAN)
             rest, tested = Rule(key, low=cut), Rule(key, high=cut)
-        return self._selecting(rest), self._selecting(tested)
+        return self._selecting(rest, roles), self._selecting(tested, roles)
 
     def expanding_splits(self, k: int, *, gap: Any = 0) -> list[tuple[Dataset, Dataset]]:
         """Return k splits (rest, test) that walk forward in time: each test part is later than its rest.
@@ -380,7 +379,7 @@ class Dataset:
             )
         by_time = self._roles_by(self.roles.time)
         windows = expanding_windows(by_time, self.rules, int(k), duration(gap, "expanding_splits(gap=...)"))
-        return [(self._selecting(rest), self._selecting(tested)) for rest, tested in windows]
+        return [(self._selecting(rest, by_time), self._selecting(tested, by_time)) for rest, tested in windows]
 
     def where(self, condition: str) -> Dataset:
         """Return the rows that satisfy a condition on stored features, time and group: one pass, and a bit a row.
@@ -394,28 +393,37 @@ class Dataset:
             UsageError: the condition cannot be read.
             DataError: there is no such column, or no row satisfies it.
         """
-        made = self._selecting(rows_where(condition, self._stored_columns(), self.source.bounds, self.rules))
-        if not made.base_rows:
-            raise DataError(f"No row satisfies {condition!r}.", where="where", expected="at least one row")
-        return made
+        rule = rows_where(condition, columns_of(self.source, *self._role_sources), self.source.bounds, self.rules)
+        return self._selecting(rule, condition)
 
     def row_ids(self) -> Iterator[IntArray]:
         """Yield the numbers of the selected stored rows, ascending, in blocks of at most 65,536."""
         return (ids for ids in selected_blocks(self.rules, 0, int(self.source.bounds[-1])) if len(ids))
 
-    def _selecting(self, rule: SelectionRule) -> Dataset:
-        return replace(self, rules=(*self.rules, rule))
+    def _selecting(self, rule: SelectionRule, by: RowRoles | str | None) -> Dataset:
+        """The rows that one more rule selects; DataError if the values that it is ``by`` leave none."""
+        made = replace(self, rules=(*self.rules, rule))
+        if by is not None and not made.base_rows:
+            raise DataError(
+                f"No row satisfies {by!r}."
+                if isinstance(by, str)
+                else f"A side of the split by {' and '.join(map(repr, filter(None, (by.time, by.group))))} has no row.",
+                where="where" if isinstance(by, str) else "split",
+                expected="at least one row",
+                remedy="give another share, seed or time, or a smaller gap; or split by one of time and group: by=",
+            )
+        return made
+
+    @property
+    def _role_sources(self) -> list[Source]:
+        return [] if self.roles is None else [self.roles.source]
 
     def _folds(self, count: int) -> Folds | None:
         """Folds of rows with a time or a group; None where a hash of the id decides."""
         return None if self.roles is None else self.roles.folds(self.rules, count)
 
-    def _stored_columns(self) -> dict[str, Stored]:
-        """Features, time and group by name."""
-        return columns_of(self.source, *([] if self.roles is None else [self.roles.source]))
-
     def _roles_by(self, column: str) -> RowRoles:
-        columns = self._stored_columns()
+        columns = columns_of(self.source, *self._role_sources)
         if column not in columns:
             raise unknown_name_error("column", column, columns, "split(by=...)")
         stored = columns[column]

@@ -82,18 +82,13 @@ class RowBitmap:
         """Mark, of ids (k,) that ascend, those that a mask (k,) keeps; parts ascend, too."""
         bits = np.zeros(-(-rows // 8), dtype=np.uint8)
         for ids, kept in parts:
-            cls.mark(bits, ids, kept)
+            if len(ids):
+                first = int(ids[0]) // 8
+                dense = np.zeros(int(ids[-1]) + 1 - 8 * first, dtype=bool)
+                dense[ids - 8 * first] = kept
+                packed = np.packbits(dense)
+                bits[first : first + len(packed)] |= packed
         return cls(bits, rows)
-
-    @staticmethod
-    def mark(bits: NDArray[np.uint8], ids: IntArray, kept: NDArray[np.bool_]) -> None:
-        """Set the bits of some of the ids, which ascend."""
-        if len(ids):
-            first = int(ids[0]) // 8
-            dense = np.zeros(int(ids[-1]) + 1 - 8 * first, dtype=bool)
-            dense[ids - 8 * first] = kept
-            packed = np.packbits(dense)
-            bits[first : first + len(packed)] |= packed
 
     def complement(self) -> RowBitmap:
         """Return the rows that are not marked."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from streamkern.data.row_roles import RowRoles, TimeOrder, moment, selected_in_chunks
 from streamkern.data.row_selection import HASH_SPAN, RowBitmap, SelectionRule
-from streamkern.errors import DataError, UsageError
+from streamkern.errors import UsageError
 from streamkern.sources.base import Source
 from streamkern.sources.format_rules import unknown_name_error
 from streamkern.sources.schema import number_of
@@ -28,9 +28,6 @@ def split_by_roles(
     Test rows are the latest, or those of the groups of smallest hash; with both, the latest rows of such groups. The
     rest are the earlier rows, or the rows of the other groups; with both, the earlier rows of the other groups. Rows
     less than ``gap`` before the first test row are on neither side.
-
-    Raises:
-        DataError: all rows have one time or one group, or a side has no row.
     """
     n = int(roles.source.bounds[-1])
     sides: Sides | None = None
@@ -47,23 +44,17 @@ def split_by_roles(
         )
         sides = late if sides is None else (sides[0] & late[0], sides[1] & late[1])
     assert sides is not None
-    return _require_sides(sides, roles, rules)
+    return sides
 
 
 def split_after(roles: RowRoles, rules: Sequence[SelectionRule], after: float, gap: float) -> Sides:
     """Split at a time: test rows have it or a later one, the rest are earlier by more than ``gap``."""
-    n = int(roles.source.bounds[-1])
-    # One pass gives both sides: bits of the rest are set while those of the test rows are read.
-    early = np.zeros(-(-n // 8), dtype=np.uint8)
 
-    def late() -> Iterator[tuple[IntArray, Any]]:
-        for ids, values in roles.blocks(rules):
-            assert values.time is not None
-            RowBitmap.mark(early, ids, values.time < after - gap)
-            yield ids, values.time >= after
+    def marked(test: Callable[[Any], Any]) -> RowBitmap:
+        blocks = roles.blocks(rules)
+        return RowBitmap.of(int(roles.source.bounds[-1]), ((ids, test(values.time)) for ids, values in blocks))
 
-    tested = RowBitmap.of(n, late())
-    return _require_sides((RowBitmap(early, n), tested), roles, rules)
+    return marked(lambda time: time < after - gap), marked(lambda time: time >= after)
 
 
 def expanding_windows(roles: RowRoles, rules: Sequence[SelectionRule], count: int, gap: float) -> Iterator[Sides]:
@@ -74,7 +65,7 @@ def expanding_windows(roles: RowRoles, rules: Sequence[SelectionRule], count: in
         early = order.before(cut, gap)
         rest = RowBitmap.of(n, ((ids, codes < early) for ids, codes in order.blocks()))
         tested = RowBitmap.of(n, ((ids, (codes >= cut) & (codes < end)) for ids, codes in order.blocks()))
-        yield _require_sides((rest, tested), roles, rules)
+        yield rest, tested
 
 
 def _groups(roles: RowRoles, rules: Sequence[SelectionRule], bound: int, key: tuple[int, ...]) -> RowBitmap:
@@ -93,19 +84,6 @@ def _groups(roles: RowRoles, rules: Sequence[SelectionRule], bound: int, key: tu
     if least < most and not least < bound <= most:  # few groups
         marked = RowBitmap.of(n, below(most if bound > most else least + 1))
     return marked
-
-
-def _require_sides(sides: Sides, roles: RowRoles, rules: Sequence[SelectionRule]) -> Sides:
-    for side, name in zip(sides, ("rest", "test part"), strict=True):
-        if not any(side.keep(ids).any() for ids in selected_in_chunks(roles.source.bounds, rules) if len(ids)):
-            by = " and ".join(repr(each) for each in (roles.time, roles.group) if each)
-            raise DataError(
-                f"The {name} of the split by {by} has no row.",
-                where="split",
-                expected="two times or two groups, at least, with rows on both sides",
-                remedy="give another share or seed, a smaller gap, or by= for one of time and group",
-            )
-    return sides
 
 
 class Stored(NamedTuple):

@@ -124,9 +124,8 @@ def ingest(
         target: the column of targets, or several for c values a row.
         columns: features to use, in this order.
         weight: the column of sample weights >= 0; stored as float64, and used when the data are opened.
-        time: the column of the rows' time, as in ``open_dataset``: stored behind the features, and used when the data
-            are opened.
-        group: the column of groups; as ``time``.
+        time: the column of the rows' time, as in ``open_dataset``; stored behind the features, and used likewise.
+        group: the column of groups, as ``time``.
         shuffle: put the rows in a uniformly random order; if they do not fit in memory, they are written twice.
         seed: seed of the order, which depends on the seed and the order of the sources only.
         format: ``zarr`` or ``parquet``; by default from the ending of ``output``.
@@ -173,9 +172,7 @@ def ingest(
             open_tables, listed, target, weight=weight, header=header, exclude=exclude,
             storage_options=storage_options, memory=budget, read_options=read_options, readers=READERS,
         )  # fmt: skip
-        source = opened(columns, schema=schema, time=time, group=group)
-        if source.row_roles:
-            source = _with_roles(source, opened, schema)
+        source = _with_roles(opened, columns, schema, time=time, group=group)
         out = np.dtype(source.dtype) if dtype is None else _dtype(dtype)
         kept_target = None if source.target is None else _renamed(source.target)
         options = _layout_options(
@@ -195,8 +192,11 @@ def ingest(
         return made if store is None else replace(made, path=store.send())
 
 
-def _with_roles(source: Source, opened: Callable[..., Source], schema: Any) -> Source:
-    """Return rows with the columns of time and group behind the features; their names are still noted."""
+def _with_roles(opened: Callable[..., Source], columns: Any, schema: Any, **roles: str | None) -> Source:
+    """Open rows with the columns of time and group behind the features, and note their names."""
+    source = opened(columns, schema=schema, **roles)
+    if not source.row_roles:
+        return source
     columns = [*(source.columns or ()), *(name for name in source.row_roles if name not in (source.columns or ()))]
     made = opened_with_dates(lambda schema: opened(columns, schema=schema, time="", group=""), source.time, schema)
     made.time, made.group = source.time, source.group
