@@ -217,13 +217,15 @@ class Dataset:
         return max(self.source.n_features, *(transform.n_out for transform in self.transforms), 1)
 
     def _held_bytes(self, itemsize: int, outputs: int) -> int:
-        """Bytes that a process keeps for building blocks: rows for mixing, and random projections."""
+        """Bytes that a process keeps for building blocks: rows for mixing, random projections, and folds of rows."""
         banks = [min(a.bank, self.base_rows) for a in self.augmentations if isinstance(a, MixUp)]
         stored = self.source.n_features * self.source.dtype.itemsize
         matrices = [t.n_in * t.n_out * itemsize for t in self.transforms if isinstance(t, Project)]
+        folds = int(self.source.bounds[-1]) if self.roles is not None else 0
         # The peak is during construction: a bank's stored rows and scaled rows, and a matrix in float64.
         return (
-            sum(banks) * (self.n_features * itemsize + 8 * outputs + stored)
+            folds
+            + sum(banks) * (self.n_features * itemsize + 8 * outputs + stored)
             + sum(matrices)
             + 3 * max(matrices, default=0)
         )

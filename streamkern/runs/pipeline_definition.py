@@ -32,7 +32,9 @@ from streamkern.user_code_digest import exception_text, user_code_location
 @refusing_old_names
 @dataclass(frozen=True, eq=False)
 class Pipeline(Recipe):
-    """A training job: data, model and solver. Creating one reads no file.
+    """A training job: data, model and solver.
+
+    Creating one reads no file; but where ``validation`` is a share of rows that have a time or a group, these columns.
 
     Args:
         train: training rows with a target.
