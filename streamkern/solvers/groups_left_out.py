@@ -27,6 +27,8 @@ from streamkern.rng import HashFamily
 from streamkern.solvers.base import Problem
 from streamkern.types import Array, IntArray
 
+_INVERSE_COLUMNS = 512  # of the inverse that are in memory at a time, or those of a larger group
+
 
 def groups_to_leave_out(problem: Problem, ids: IntArray) -> tuple[list[IntArray], Array] | None:
     """Positions of the rows of each group that is left out, and a number of each row's group; None without groups.
@@ -56,14 +58,17 @@ def groups_left_out_of_kernel(
     """
     (L, b), (y, w), (groups, codes), engine = solution, rows, parts, problem.engine
     wanted, found, at = as_values(y, b.shape[1]), engine.zeros(b.shape), np.concatenate([*groups, np.empty(0, int)])
-    for group in groups:
-        own = np.sort(group)
-        begin = own[0]  # the solution is 0 above
-        E = engine.zeros((len(L) - begin, len(own)), L.dtype)
-        E[own - begin, np.arange(len(own))] = 1.0
-        half = engine.triangular_solve(L[begin:, begin:], E, lower=True).astype(np.float64)
-        missed = _solved(engine, engine.product_t(half, half), b[own])
-        found[own] = wanted[own] - (missed if w is None else missed / np.sqrt(w[own])[:, None])
+    ends = np.cumsum([len(group) for group in groups])
+    for part in np.split(np.arange(len(groups)), np.flatnonzero(np.diff(ends // _INVERSE_COLUMNS)) + 1):
+        columns = np.concatenate([np.empty(0, int), *(groups[g] for g in part)])
+        E = engine.zeros((len(L), len(columns)), L.dtype)
+        E[columns, np.arange(len(columns))] = 1.0
+        solved, done = engine.triangular_solve(L, E, lower=True), 0
+        for own in (groups[g] for g in part):
+            half = solved[:, done : done + len(own)].astype(np.float64)
+            done += len(own)
+            missed = _solved(engine, engine.product_t(half, half), b[own])
+            found[own] = wanted[own] - (missed if w is None else missed / np.sqrt(w[own])[:, None])
     return _out_of_sample(found, y, w, ids, at, codes)
 
 
