@@ -93,6 +93,10 @@ MAX_CATEGORIES = 10_000
 """Categories of a column, at most."""
 MIN_ROWS_OF_ID = 5
 """Rows of a value of a column called an id, on average, from which on they are said to belong together."""
+MAX_FOLDS_OF_BOTH = 10
+"""Folds in time, and of groups, of rows that have both, at most: there are as many as their product."""
+MAX_EXACT_TIMES = 1 << 26
+"""Rows that are split by their times as they are, 8 bytes each, at most; more by times in 4 bytes."""
 MAX_FOLDS = 100
 """Folds of target encoding, at most."""
 MAX_CLASSES_OF_MEANS = 32
@@ -345,6 +349,8 @@ MAX_HELD_OUT_ROWS = 10_000
 """Held-out rows that a calibration is fitted to, at most: the error of a share of them is half a percent at most."""
 MAX_LEFT_OUT_GROUP = 1000
 """Rows of a group that is left out in closed form, at most: it takes their cube."""
+MIN_GROUPS_TO_PAIR = 10
+"""Groups of test rows from which on two models are compared by group."""
 TIME_CALIBRATION_SHARE, GROUP_CALIBRATION_SHARE, MIN_ROLES_ROWS = 0.1, 0.2, 1000
 """Share that is held out of rows with a time, and of groups, which are few; and the rows from which on."""
 MAX_HELD_OUT_VALUES = 2_000_000

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from streamkern.data.corrupt_chunks import Quarantined, corrupt_chunks
+from streamkern.data.corrupt_chunks import Quarantined, corrupt_chunks, joined_ranges
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_roles import roles_of_columns, roles_of_values
 from streamkern.data.zero_weight_rows import drop_zero_weight_rows
@@ -72,6 +72,11 @@ def open_dataset(
         raise UsageError(
             f"on_corrupt is {on_corrupt!r}.", where="open_dataset(on_corrupt=...)", expected="'error' or 'quarantine'"
         )
+    for role, name in (("time", time), ("group", group)):
+        if not isinstance(name, str | None):
+            raise UsageError(
+                f"{role} is {name!r}.", where=f"open_dataset({role}=...)", expected="the name of a column, or None"
+            )
     with paused_collector():  # imports zarr and Arrow
         from streamkern.formats.open_tables import open_tables
 
@@ -85,7 +90,8 @@ def open_dataset(
         return open_tables([path], "", columns, weight="", schema=schema, time="", group="", **options)
 
     dataset = Dataset(source, roles=roles_of_columns(source, schema, reopened))
-    if on_corrupt == "quarantine" and (found := corrupt_chunks(dataset.source)):
+    columns_read = [source, *([] if dataset.roles is None else [dataset.roles.source])]
+    if on_corrupt == "quarantine" and (found := joined_ranges(corrupt_chunks(each) for each in columns_read)):
         dataset = dataset.without(found)
         rows = sum(each.stop - each.start for each in found)
         warn(

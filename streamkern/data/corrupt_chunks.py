@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import repeat
+from itertools import chain, repeat
 from typing import NamedTuple
 
 from streamkern.errors import CorruptChunkError
@@ -32,6 +33,17 @@ def corrupt_chunks(source: Source) -> tuple[Quarantined, ...]:
     with ThreadPoolExecutor(threads, thread_name_prefix="streamkern-verify") as pool:
         found = pool.map(_read, repeat(source), range(len(source.bounds) - 1))
         return tuple(each for each in found if each is not None)
+
+
+def joined_ranges(found: Iterable[Sequence[Quarantined]]) -> tuple[Quarantined, ...]:
+    """Return the corrupt chunks of several sources of the same rows, ascending; those that overlap are one."""
+    joined: list[Quarantined] = []
+    for each in sorted(chain.from_iterable(found)):
+        if joined and each.start < joined[-1].stop:
+            joined[-1] = joined[-1]._replace(stop=max(each.stop, joined[-1].stop))
+        else:
+            joined.append(each)
+    return tuple(joined)
 
 
 def _read(source: Source, chunk: int) -> Quarantined | None:

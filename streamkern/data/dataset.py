@@ -18,6 +18,7 @@ from streamkern.data.row_roles import Folds, RowRoles, duration, moment
 from streamkern.data.row_selection import (
     HASH_SPAN,
     OutsideRanges,
+    RowBitmap,
     Rule,
     SelectedIds,
     SelectionRule,
@@ -316,7 +317,8 @@ class Dataset:
                 twice, and keeps the ids of the second part, 8 bytes each.
             by: a column to split by alone: by time if it is the time or has dates, else by group, with all rows of a
                 value on one side.
-            after: the second part begins at this time, a date such as ``"2012-06-01"`` or a number.
+            after: the second part begins at this time, a date such as ``"2012-06-01"`` or a number. Groups do not
+                count.
             gap: rows less than this before the second part are left out: a timedelta, or a number in the time's unit.
 
         Returns:
@@ -345,6 +347,8 @@ class Dataset:
                 remedy="leave stratify out; or open the rows without time and group",
             )
         chosen = [rule for rule in self.rules if not isinstance(rule, OutsideRanges)]
+        if roles is not None:  # rows that are left out move no group to another side
+            chosen = [rule for rule in chosen if not isinstance(rule, RowBitmap) or rule.splits]
         rest: SelectionRule
         tested: SelectionRule
         key = (HashFamily.SPLIT, len(chosen), seed)  # splitting a part again, with the same seed, is another split
@@ -364,6 +368,7 @@ class Dataset:
         """Return k splits (rest, test) that walk forward in time: each test part is later than its rest.
 
         The time is cut into k + 1 parts of equal rows; split i has the first i parts as rest and the next one as test.
+        Groups do not count.
 
         Args:
             k: number of splits, at least 1.
@@ -371,7 +376,7 @@ class Dataset:
 
         Raises:
             UsageError: the rows have no time, or k is below 1.
-            DataError: a row has no time, or the rows have fewer than k + 1 times.
+            DataError: a row has no time, or a part would have no row, since many rows have one time.
         """
         if self.roles is None or self.roles.time is None or not isinstance(k, int | np.integer) or k < 1:
             raise UsageError(
@@ -395,7 +400,7 @@ class Dataset:
             UsageError: the condition cannot be read.
             DataError: there is no such column, or no row satisfies it.
         """
-        rule = rows_where(condition, columns_of(self.source, *self._role_sources), self.source.bounds, self.rules)
+        rule = rows_where(condition, columns_of(*self._role_sources, self.source), self.source.bounds, self.rules)
         return self._selecting(rule, condition)
 
     def row_ids(self) -> Iterator[IntArray]:
@@ -404,6 +409,8 @@ class Dataset:
 
     def _selecting(self, rule: SelectionRule, by: RowRoles | str | None) -> Dataset:
         """The rows that one more rule selects; DataError if the values that it is ``by`` leave none."""
+        if isinstance(by, RowRoles) and isinstance(rule, RowBitmap):
+            rule = replace(rule, splits=True)
         made = replace(self, rules=(*self.rules, rule))
         if by is not None and not made.base_rows:
             raise DataError(
@@ -425,9 +432,9 @@ class Dataset:
         return None if self.roles is None else self.roles.folds(self.rules, count)
 
     def _roles_by(self, column: str) -> RowRoles:
-        columns = columns_of(self.source, *self._role_sources)
-        if column not in columns:
-            raise unknown_name_error("column", column, columns, "split(by=...)")
+        columns = columns_of(*self._role_sources, self.source)
+        if not isinstance(column, str) or column not in columns:
+            raise unknown_name_error("column", str(column), columns, "split(by=...)")
         stored = columns[column]
         in_time = stored.kind == "datetime" or (self.roles is not None and self.roles.time == column)
         time, group = (column, None) if in_time else (None, column)

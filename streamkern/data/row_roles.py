@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,12 +17,13 @@ import numpy as np
 
 from streamkern.data.row_selection import SelectionRule, selected_ids
 from streamkern.data.subsample import read_rows
+from streamkern.defaults import MAX_EXACT_TIMES, MAX_FOLDS_OF_BOTH
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.rng import HashFamily, row_hash
 from streamkern.sources.array_source import ArraySource
 from streamkern.sources.base import Source
 from streamkern.sources.column_roles import opened_with_dates
-from streamkern.sources.schema import declared, number_of
+from streamkern.sources.schema import Column, Schema, declared, number_of
 from streamkern.storage.serialize import serializable
 from streamkern.storage.value_digest import digest
 from streamkern.types import Array, IntArray
@@ -81,30 +83,31 @@ class RowRoles:
                 continue
             start = int(self.source.bounds[chunk])
             values = self._values(self.source.read_checked(chunk).X[ids - start].astype(np.float64, copy=False))
-            if values.time is not None and np.isnan(values.time).any():
+            if values.time is not None and not np.isfinite(values.time).all():
                 raise DataError(
                     f"A row has no time in {self.time!r}.",
-                    where=self.source.where_row(chunk, int(ids[np.argmax(np.isnan(values.time))]) - start),
+                    where=self.source.where_row(chunk, int(ids[np.argmin(np.isfinite(values.time))]) - start),
                     expected="a time in every row",
                     remedy="fill the times, or leave such rows out",
                 )
             yield ids, values
 
     def folds(self, rules: Sequence[SelectionRule], count: int) -> Folds:
-        """Return ``count`` folds of the selected rows, at most 255: read once, and kept."""
+        """Return folds of the selected rows: ``count`` in time, ``count`` of groups, or some of each; kept."""
         kept: dict[str, Folds] = self.__dict__.setdefault("_folds", {})
         key = digest([rule.to_json() for rule in rules], count)
         if key not in kept:
+            steps = 1 if self.time is None else min(count, MAX_FOLDS_OF_BOTH if self.group is not None else count)
+            parts = 1 if self.group is None else min(count, MAX_FOLDS_OF_BOTH if self.time is not None else count)
             numbers = np.zeros(int(self.source.bounds[-1]), dtype=np.uint8)
-            if self.time is None:
-                for ids, values in self.blocks(rules):
-                    numbers[ids] = values.hashes(HashFamily.FOLDS) % np.uint64(count)
-            else:
+            if self.time is not None:
                 order = TimeOrder(self, rules)
-                cuts = np.array([order.cut(number / count) for number in range(1, count)])
+                cuts = np.array([order.cut(step / steps) for step in range(1, steps)], dtype=order.codes.dtype)
                 for ids, codes in order.blocks():
-                    numbers[ids] = np.searchsorted(cuts, codes, side="right")
-            kept[key] = Folds(count, numbers, self.time is not None)
+                    numbers[ids] = parts * np.searchsorted(cuts, codes, side="right")
+            for ids, values in self.blocks(rules) if self.group is not None else ():
+                numbers[ids] += (values.hashes(HashFamily.FOLDS) % np.uint64(parts)).astype(np.uint8)
+            kept[key] = Folds(numbers, steps, parts)
         return kept[key]
 
     def _values(self, X: Array) -> RoleValues:
@@ -118,7 +121,12 @@ def roles_of_columns(source: Source, schema: Any, reopened: Callable[[list[str],
     if not names:
         return None
     kinds = {name: column.kind for name, column in declared(schema).items() if name in names}
-    roles = opened_with_dates(lambda schema: reopened(names, schema), source.time, kinds or None)
+    # Whole numbers of more than 53 bits are told apart as categories; columns stored as one array have their kinds.
+    whole = {source.group: "category"} if source.group is not None else {}
+    try:
+        roles = opened_with_dates(lambda schema: reopened(names, schema), source.time, (whole | kinds) or None)
+    except DataError:
+        roles = opened_with_dates(lambda schema: reopened(names, schema), source.time, kinds or None)
     if int(roles.bounds[-1]) != int(source.bounds[-1]):
         raise StorageError(
             f"{roles.bounds[-1]:,} rows have {' and '.join(names)}, and {source.bounds[-1]:,} rows have features.",
@@ -131,7 +139,7 @@ def roles_of_columns(source: Source, schema: Any, reopened: Callable[[list[str],
 
 def roles_of_values(given: Mapping[str, Any], rows: int) -> RowRoles:
     """Return roles given as arrays or columns (n,) by role, ``time`` and ``group``; equal values are one group."""
-    found = []
+    found, kinds = [], []
     for role, values in given.items():
         array = np.asarray(values)
         if array.shape != (rows,):
@@ -140,16 +148,30 @@ def roles_of_values(given: Mapping[str, Any], rows: int) -> RowRoles:
                 where=role,
                 expected=f"one value a row: shape ({rows},)",
             )
+        dated = role == "time" and array.dtype.kind not in "biuf"
         if array.dtype.kind == "M":
             array = np.where(np.isnat(array), np.nan, array.astype("datetime64[us]").astype(np.int64) / 1e6)
-        elif array.dtype.kind not in "biuf":
-            if role == "time":
-                array = np.array([moment(value, "time") for value in array.tolist()])
-            else:
-                array = np.array([np.nan if value is None else number_of(str(value)) for value in array.tolist()])
+        elif array.dtype.kind not in "bf" and not (array.dtype.kind in "iu" and _exact(array)):
+            values = array.tolist()
+            array = np.array(
+                [moment(v, "time") for v in values] if role == "time" else list(map(_group_number, values))
+            )
+        kinds.append(Column(role, "datetime" if dated else "number"))
         found.append(array.astype(np.float64))
     time, group = (role if role in given else None for role in ("time", "group"))
-    return RowRoles(ArraySource(np.stack(found, axis=1), columns=list(given)), time, group)
+    source = ArraySource(np.stack(found, axis=1), columns=list(given), schema=Schema(tuple(kinds)))
+    return RowRoles(source, time, group)
+
+
+def _exact(whole: Array) -> bool:
+    return not len(whole) or max(abs(int(whole.min())), abs(int(whole.max()))) <= 1 << 53
+
+
+def _group_number(value: Any) -> float:
+    """A number of a group, equal for equal values; NaN where it is missing."""
+    if value is None or value != value:
+        return np.nan
+    return float(value) if isinstance(value, int | float) and abs(value) <= 1 << 53 else number_of(str(value))
 
 
 def selected_in_chunks(bounds: IntArray, rules: Sequence[SelectionRule]) -> Iterator[IntArray]:
@@ -162,11 +184,15 @@ def selected_in_chunks(bounds: IntArray, rules: Sequence[SelectionRule]) -> Iter
 @serializable
 @dataclass(frozen=True, eq=False)
 class Folds:
-    """The fold of each stored row, (n,) uint8; all rows of a group are in one, and ``ordered`` folds ascend in time."""
+    """The fold of each stored row, (n,) uint8.
 
-    count: int
+    ``steps`` folds follow one another in time, each divided into ``parts`` by a hash of the group; 1 where rows have no
+    time or no group. Fold t of part g is number t * parts + g.
+    """
+
     numbers: Array
-    ordered: bool = False
+    steps: int
+    parts: int
 
     def __call__(self, ids: IntArray) -> IntArray:
         """Return the folds of rows by id, (n,)."""
@@ -174,44 +200,38 @@ class Folds:
 
 
 class TimeOrder:
-    """The order of selected rows in time, by a code of 32 bits a row: a later row never has a smaller code.
+    """The order of selected rows in time, by a code a row: a later row never has a smaller code.
 
-    A code is the time since the first row's, rounded to float32: rows whose times differ by less than 1e-7 of the span
-    may have one code, and stay together as rows of one time do.
+    A code is the time itself, in 64 bits. Of more than ``MAX_EXACT_TIMES`` rows it is the time since the first row's,
+    rounded to float32: rows whose times differ by less than 1e-7 of the span may have one code, and stay together.
     """
 
     def __init__(self, roles: RowRoles, rules: Sequence[SelectionRule]) -> None:
         """Read the times of the rows that rules select."""
-        self.roles, self.rules, self._origin = roles, rules, 0.0
-        parts = [np.empty(0, dtype=np.uint32)]
+        self.roles, self.rules = roles, rules
+        self._wide, origin = roles.source.bounds[-1] <= MAX_EXACT_TIMES, 0.0
+        parts = [_codes(np.empty(0), self._wide)]
         for _, values in roles.blocks(rules):
             assert values.time is not None
-            self._origin = self._origin if len(parts) > 1 else float(values.time[0])
-            parts.append(_codes(values.time - self._origin))
+            if len(parts) == 1 and not self._wide:
+                origin = float(values.time[0])
+            parts.append(_codes(values.time - origin, self._wide))
         self.codes = np.concatenate(parts)
 
     def cut(self, share: float) -> int:
         """Return the code from which on rows are late, so that as near as possible to ``share`` of the rows are early.
 
-        Both sides have rows, unless all rows have one time. Two histograms, of half a code each, find it.
+        Both sides have rows, unless all rows have one time. Histograms, of 16 bits of the codes each, find it.
         """
         n = len(self.codes)
-        wanted = min(max(round(share * n), 1), n - 1)
-        high = self._histogram(lambda codes: codes >> 16)
-        top = int(np.searchsorted(np.cumsum(high), wanted, side="right"))
-        low = self._histogram(lambda codes: codes[codes >> 16 == top] & 0xFFFF)
-        up_to = int(high[:top].sum()) + np.cumsum(low)
-        at = int(np.searchsorted(up_to, wanted, side="right"))
-        early, with_it = int(up_to[at] - low[at]), int(up_to[at])
+        wanted, early, code, with_it = min(max(round(share * n), 1), n - 1), 0, 0, 0
+        for shift in range(48 if self._wide else 16, -1, -16):
+            counts = self._histogram(shift, code)
+            digit = int(np.searchsorted(early + np.cumsum(counts), wanted, side="right"))
+            early, with_it, code = early + int(counts[:digit].sum()), int(counts[digit]), (code << 16) + digit
+        with_it += early
         late = early > 0 and (with_it == n or wanted - early <= with_it - wanted)  # the time that the cut falls on
-        return (top << 16) + at + (not late)
-
-    def before(self, code: int, gap: float) -> int:
-        """Return the code of the time that is ``gap`` before a code's."""
-        if gap == 0:
-            return code
-        bits = np.uint32(code & 0x7FFFFFFF if code >> 31 else ~code & 0xFFFFFFFF)
-        return int(_codes(np.array([bits], dtype=np.uint32).view(np.float32).astype(np.float64) - gap)[0])
+        return code + (not late)
 
     def blocks(self) -> Iterator[tuple[IntArray, Any]]:
         """Yield ids and codes of the rows, chunk by chunk."""
@@ -220,17 +240,22 @@ class TimeOrder:
             yield ids, self.codes[done : done + len(ids)]
             done += len(ids)
 
-    def _histogram(self, part: Callable[[Any], Any]) -> IntArray:
-        found = np.zeros(1 << 16, dtype=np.int64)
+    def _histogram(self, shift: int, above: int) -> IntArray:
+        """Counts of the 16 bits from ``shift`` on, of the codes whose bits above them are these."""
+        found, top = np.zeros(1 << 16, dtype=np.int64), shift + 16 == 8 * self.codes.itemsize
         for start in range(0, len(self.codes), 1 << 20):
-            found += np.bincount(part(self.codes[start : start + (1 << 20)]), minlength=1 << 16)
+            codes = self.codes[start : start + (1 << 20)] >> shift
+            codes = codes if top else codes[codes >> 16 == above]
+            found += np.bincount((codes & 0xFFFF).astype(np.int64), minlength=1 << 16)
         return found
 
 
-def _codes(since: Array) -> Any:
-    """Codes of numbers (n,), rounded to float32, in their order: uint32."""
-    bits = (since.astype(np.float32) + np.float32(0)).view(np.uint32)  # -0.0 and 0.0 are one time
-    return np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
+def _codes(since: Array, wide: bool) -> Any:
+    """Codes of numbers (n,), in their order: uint64, or uint32 of the numbers rounded to float32."""
+    rounded: Any = since.astype(np.float64 if wide else np.float32) + 0  # -0.0 and 0.0 are one time
+    bits = rounded.view(np.uint64 if wide else np.uint32)
+    sign = bits.dtype.type(8 * bits.itemsize - 1)
+    return np.where(bits >> sign, ~bits, bits | bits.dtype.type(1) << sign)
 
 
 def moment(value: Any, where: str) -> float:
@@ -245,7 +270,7 @@ def moment(value: Any, where: str) -> float:
         made = value.astype("datetime64[us]").item()
     if isinstance(made, datetime.date) and not isinstance(made, datetime.datetime):
         made = datetime.datetime(made.year, made.month, made.day)
-    if isinstance(made, datetime.datetime):
+    if isinstance(made, datetime.datetime) and made == made:  # unlike a missing one of pandas
         return (made if made.tzinfo else made.replace(tzinfo=datetime.UTC)).timestamp()
     if isinstance(made, int | float | np.number) and not isinstance(made, bool) and np.isfinite(made):
         return float(made)
@@ -256,8 +281,13 @@ def moment(value: Any, where: str) -> float:
 
 def duration(value: Any, where: str) -> float:
     """Return a length of time >= 0 in the column's unit; that of a timedelta is seconds."""
-    made = value.item() if isinstance(value, np.timedelta64) else value
-    made = made.total_seconds() if isinstance(made, datetime.timedelta) else made
-    if isinstance(made, int | float | np.number) and not isinstance(made, bool) and 0 <= made < np.inf:
+    made: Any = value
+    if isinstance(value, np.timedelta64):
+        with suppress(TypeError):  # months have no length
+            made = float(value / np.timedelta64(1, "s"))
+    elif isinstance(value, datetime.timedelta):
+        made = value.total_seconds()
+    number = isinstance(made, int | float | np.number) and not isinstance(made, bool | np.timedelta64)
+    if number and 0 <= made < np.inf:
         return float(made)
     raise UsageError(f"{value!r} is no gap.", where=where, expected="a timedelta, or a number >= 0 in the time's unit")

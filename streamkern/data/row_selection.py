@@ -72,10 +72,14 @@ class OutsideRanges:
 
 @dataclass(frozen=True, eq=False)
 class RowBitmap:
-    """Rows marked in bits (⌈n / 8⌉,) of ``numpy.packbits``, for a selection of many rows that depends on values."""
+    """Rows marked in bits (⌈n / 8⌉,) of ``numpy.packbits``, for a selection of many rows that depends on values.
+
+    It ``splits`` if it is a side of a split, so that a split of this side is another one.
+    """
 
     bits: NDArray[np.uint8]
     rows: int
+    splits: bool = False
 
     @classmethod
     def of(cls, rows: int, parts: Iterable[tuple[IntArray, NDArray[np.bool_]]]) -> RowBitmap:

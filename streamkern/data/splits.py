@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,64 +27,77 @@ def split_by_roles(
 ) -> Sides:
     """Split by time, by group or by both, of which each has a share ``test``.
 
-    Test rows are the latest, or those of the groups of smallest hash; with both, the latest rows of such groups. The
-    rest are the earlier rows, or the rows of the other groups; with both, the earlier rows of the other groups. Rows
-    less than ``gap`` before the first test row are on neither side.
+    Test rows are the latest, or those of the groups of smallest hash; with both, the latest rows of some of the groups
+    that have late rows. The rest are the earlier rows, or the rows of the other groups; with both, the earlier rows of
+    the other groups. Rows less than ``gap`` before the first test row are on neither side.
     """
     n = int(roles.source.bounds[-1])
-    sides: Sides | None = None
-    if roles.group is not None:
-        tested = _groups(roles, rules, round(test * HASH_SPAN), key)
-        sides = tested.complement(), tested
-    if roles.time is not None:
-        order = TimeOrder(roles, rules)
-        cut = order.cut(1 - test)
-        early = order.before(cut, gap)
-        late = (
-            RowBitmap.of(n, ((ids, codes < early) for ids, codes in order.blocks())),
-            RowBitmap.of(n, ((ids, codes >= cut) for ids, codes in order.blocks())),
-        )
-        sides = late if sides is None else (sides[0] & late[0], sides[1] & late[1])
-    assert sides is not None
-    return sides
+    if roles.time is None:
+        tested = _groups(roles, rules, test, key)
+        return tested.complement(), tested
+    order = TimeOrder(roles, rules)
+    cut = order.cut(1 - test)
+    late = RowBitmap.of(n, ((ids, codes >= cut) for ids, codes in order.blocks()))
+    early = _before(roles, rules, late, gap)
+    if roles.group is None:
+        return early, late
+    tested = _groups(roles, rules, test, key, late)
+    return early & tested.complement(), late & tested
 
 
 def split_after(roles: RowRoles, rules: Sequence[SelectionRule], after: float, gap: float) -> Sides:
-    """Split at a time: test rows have it or a later one, the rest are earlier by more than ``gap``."""
-
-    def marked(test: Callable[[Any], Any]) -> RowBitmap:
-        blocks = roles.blocks(rules)
-        return RowBitmap.of(int(roles.source.bounds[-1]), ((ids, test(values.time)) for ids, values in blocks))
-
-    return marked(lambda time: time < after - gap), marked(lambda time: time >= after)
+    """Split at a time: test rows have it or a later one, the rest are earlier, by ``gap`` at least."""
+    return (
+        _marked(roles, rules, lambda time: (time < after) & (time <= after - gap)),
+        _marked(roles, rules, lambda time: time >= after),
+    )
 
 
 def expanding_windows(roles: RowRoles, rules: Sequence[SelectionRule], count: int, gap: float) -> Iterator[Sides]:
     """Yield ``count`` splits: each is tested on the next part of the time, of equal rows, after all parts before it."""
     n, order = int(roles.source.bounds[-1]), TimeOrder(roles, rules)
     cuts = [order.cut(part / (count + 1)) for part in range(1, count + 1)]
-    for cut, end in zip(cuts, [*cuts[1:], 1 << 32], strict=True):
-        early = order.before(cut, gap)
-        rest = RowBitmap.of(n, ((ids, codes < early) for ids, codes in order.blocks()))
-        tested = RowBitmap.of(n, ((ids, (codes >= cut) & (codes < end)) for ids, codes in order.blocks()))
-        yield rest, tested
+    for cut, end in zip(cuts, [*cuts[1:], None], strict=True):
+        late = RowBitmap.of(n, ((ids, codes >= cut) for ids, codes in order.blocks()))
+        later = None if end is None else RowBitmap.of(n, ((ids, codes >= end) for ids, codes in order.blocks()))
+        yield _before(roles, rules, late, gap), late if later is None else late & later.complement()
 
 
-def _groups(roles: RowRoles, rules: Sequence[SelectionRule], bound: int, key: tuple[int, ...]) -> RowBitmap:
-    """Rows of the groups whose hash is below a bound, or below the nearest bound with groups on both sides."""
-    n = int(roles.source.bounds[-1])
+def _marked(roles: RowRoles, rules: Sequence[SelectionRule], test: Callable[[Any], Any]) -> RowBitmap:
+    blocks = roles.blocks(rules)
+    return RowBitmap.of(int(roles.source.bounds[-1]), ((ids, test(values.time)) for ids, values in blocks))
+
+
+def _before(roles: RowRoles, rules: Sequence[SelectionRule], late: RowBitmap, gap: float) -> RowBitmap:
+    """The rows that are not late, and earlier than every late row by ``gap`` at least."""
+    if not gap:
+        return late.complement()
+    times = ((values.time, late.keep(ids)) for ids, values in roles.blocks(rules))
+    first = min((float(np.min(time[kept])) for time, kept in times if kept.any()), default=np.inf)  # type: ignore[index]
+    return _marked(roles, rules, lambda time: (time < first) & (time <= first - gap))
+
+
+def _groups(
+    roles: RowRoles, rules: Sequence[SelectionRule], test: float, key: tuple[int, ...], among: RowBitmap | None = None
+) -> RowBitmap:
+    """Rows of the groups whose hash is below a share of all hashes; of few groups, of one at least and not of all.
+
+    With ``among``, groups that have none of these rows do not count.
+    """
     least, most = HASH_SPAN, 0
 
     def below(bound: int) -> Iterator[tuple[IntArray, Any]]:
         nonlocal least, most
         for ids, values in roles.blocks(rules):
             hashes = values.hashes(*key)
-            least, most = min(least, int(hashes.min())), max(most, int(hashes.max()))
+            if len(counted := hashes if among is None else hashes[among.keep(ids)]):
+                least, most = min(least, int(counted.min())), max(most, int(counted.max()))
             yield ids, hashes < np.uint64(bound)
 
+    n, bound = int(roles.source.bounds[-1]), round(test * HASH_SPAN)
     marked = RowBitmap.of(n, below(bound))
-    if least < most and not least < bound <= most:  # few groups
-        marked = RowBitmap.of(n, below(most if bound > most else least + 1))
+    if least <= most and not least < bound <= most:  # few groups
+        marked = RowBitmap.of(n, below(most if bound > most > least else least + 1))
     return marked
 
 
@@ -107,9 +122,18 @@ def columns_of(*sources: Source) -> dict[str, Stored]:
 
 
 def names_in(condition: str) -> list[str]:
-    """Return the words of a condition that are names of columns, each once; UsageError if it cannot be read."""
-    tree = _parsed(condition)
-    return list(dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name)))
+    """Return the names of columns in a condition, each once; UsageError if it cannot be read or names none."""
+    found: list[str] = []
+    for node in ast.walk(_parsed(condition)):
+        if isinstance(node, ast.Name):
+            found.append(node.id)
+        elif isinstance(node, ast.Compare):  # of two sides that are no words, a text is a name
+            for sides in pairwise([node.left, *node.comparators]):
+                if not any(isinstance(side, ast.Name) for side in sides):
+                    found += [value for side in sides if isinstance(value := getattr(side, "value", None), str)]
+    if not found:
+        raise _unreadable(condition, _NotACondition("it names no column"))
+    return list(dict.fromkeys(found))
 
 
 def rows_where(
@@ -215,7 +239,7 @@ def _comparison(
     names.append(name)
     try:
         given = ast.literal_eval(right)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise _NotACondition(f"{ast.unparse(right)!r} is no value") from error
     several = kind in (ast.In, ast.NotIn)
     if several != isinstance(given, tuple | list | set):
@@ -225,7 +249,12 @@ def _comparison(
         raise _NotACondition(f"{name!r} is text, which is equal or not")
     wanted = np.array([_number(value, column, name) for value in given]) if several else _number(given, column, name)
     compare = _COMPARISONS[kind]
-    return lambda read: compare(read[name], wanted) & ~np.isnan(read[name])
+
+    def test(read: Mapping[str, Array]) -> Any:
+        x = read[name]  # a value of float32 equals the number that it was rounded from
+        return compare(x, np.asarray(wanted, x.dtype) if x.dtype.kind == "f" else wanted) & ~np.isnan(x)
+
+    return test
 
 
 def _name(node: ast.expr, columns: Mapping[str, Stored]) -> str | None:
@@ -241,6 +270,7 @@ def _number(value: Any, column: Stored, name: str) -> float:
         return number_of(str(value))
     if column.kind == "datetime":
         return moment(value, f"where({name!r})")
-    if not isinstance(value, bool | int | float):
-        raise _NotACondition(f"{value!r} is not a {column.kind}, as {name!r} is")
-    return float(value)
+    with suppress(OverflowError):
+        if isinstance(value, bool | int | float):
+            return float(value)
+    raise _NotACondition(f"{value!r} is not a {column.kind}, as {name!r} is")

@@ -98,8 +98,20 @@ def hold_out(
         and not target.outputs
     )
     rarest = min(class_counts(data.source, data.rules).values()) if by_class else 0
+    data = with_all_labels(data, task)
     data, held = data.split(share, seed, stratify=by_class and rarest * share < MIN_HELD_OUT_PER_CLASS)
     return data, held.plain()
+
+
+def with_all_labels(data: Dataset, task: str) -> Dataset:
+    """Return rows that name the labels of all: where they are split by time or group, a side may lack some.
+
+    Reads the labels of rows that have a time or a group.
+    """
+    one = data.target is not None and not data.target.outputs and data.labels is None
+    if task != "classification" or data.roles is None or not one:
+        return data
+    return replace(data, labels=tuple(sorted(class_counts(data.source, data.rules))))
 
 
 def drawn_centers(centers: Any, seed: int, data: Dataset) -> Any:

@@ -34,8 +34,9 @@ from streamkern.defaults import (
     MIN_ROWS_TO_CALIBRATE,
     TIME_CALIBRATION_SHARE,
 )
-from streamkern.errors import UsageError
+from streamkern.errors import DataError, UsageError
 from streamkern.execute.base import Parts, Stack
+from streamkern.fitting.arguments import with_all_labels
 from streamkern.kernels import Basis
 from streamkern.rng import HashFamily
 from streamkern.solvers.base import Problem, Solver, traits_of
@@ -71,13 +72,20 @@ def with_held_out(recipe: Any) -> tuple[Any, str]:
     if recipe.validation is not None or n < least or data.augmentations or len(data) != n:
         return recipe, ""
     drawn = recipe.centers.p if isinstance(recipe.centers, Uniform) else 0
-    if (drawn > 0.9 * n and roles is None) or out_of_sample_source(recipe.solver, data, None) is not None:
+    # The rows of a leaf leave one by one, whatever their groups are.
+    closed = recipe.partition is None and out_of_sample_source(recipe.solver, data, None) is not None
+    if (drawn > 0.9 * n and roles is None) or closed:
         return recipe, ""
     share = min(CALIBRATION_SHARE, MAX_CALIBRATION_ROWS / n)
     if roles is not None:
         share = TIME_CALIBRATION_SHARE if roles.group is None else GROUP_CALIBRATION_SHARE
-    train, held = data.split(share, recipe.seed)
     what = "probabilities" if recipe.task == "classification" else "intervals"
+    try:
+        train, held = with_all_labels(data, recipe.task).split(share, recipe.seed)
+    except DataError:
+        return recipe, f"no rows are held out for {what}: they have one time or one group"
+    if roles is not None and train.base_rows < n // 2:
+        return recipe, f"no rows are held out for {what}: {train.base_rows:,} of {n:,} would be left to fit"
     why = f"{len(held):,} of {n:,} rows are held out for {what}{_said(roles)} (a solver that is given takes all rows)"
     centers = replace(recipe.centers, p=min(drawn, train.base_rows)) if drawn else recipe.centers
     return replace(recipe, train=train, validation=held.plain(), centers=centers), why
@@ -123,6 +131,12 @@ def fit_calibration(
     encoding = problem.encoding
     out_of_sample = outcome.out_of_sample if problem.validation is None else on_validation(problem, outcome.weights)
     if out_of_sample is None:
+        if problem.held_out_rows:
+            warn(
+                "No probabilities or intervals: a group is left out as a whole, and each is too large, or all rows are "
+                "one. Remedy: validation rows, such as validation=0.2"
+                + (" (the threshold keeps its default)" if threshold else "")
+            )
         return None
     if found := no_better_than_mean(out_of_sample, encoding):
         warn(found)

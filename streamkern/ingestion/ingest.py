@@ -172,13 +172,15 @@ def ingest(
             open_tables, listed, target, weight=weight, header=header, exclude=exclude,
             storage_options=storage_options, memory=budget, read_options=read_options, readers=READERS,
         )  # fmt: skip
-        source = _with_roles(opened, columns, schema, time=time, group=group)
+        rounding = "dtype" if dtype not in (None, "float64") else None if keep_bits is None else "keep_bits"
+        source, featured = _with_roles(opened, columns, schema, rounding, time=time, group=group)
         out = np.dtype(source.dtype) if dtype is None else _dtype(dtype)
         kept_target = None if source.target is None else _renamed(source.target)
         options = _layout_options(
             source, out, kept_target, format=format, seed=seed if shuffle else None, shard=shard, missing=missing,
             compression=compression, keep_bits=keep_bits,
         )  # fmt: skip
+        options |= {"featured": featured} if featured else {}
         record = {
             "fingerprint": digest(1, source.fingerprint, source.columns, source.n_features, options),
             "rows": int(source.bounds[-1]),
@@ -192,15 +194,27 @@ def ingest(
         return made if store is None else replace(made, path=store.send())
 
 
-def _with_roles(opened: Callable[..., Source], columns: Any, schema: Any, **roles: str | None) -> Source:
-    """Open rows with the columns of time and group behind the features, and note their names."""
+def _with_roles(
+    opened: Callable[..., Source], columns: Any, schema: Any, exact: str | None, **roles: str | None
+) -> tuple[Source, list[str]]:
+    """Open rows with the columns of time and group behind the features; return also which of them are features.
+
+    ``exact`` names an option that would round them.
+    """
     source = opened(columns, schema=schema, **roles)
     if not source.row_roles:
-        return source
+        return source, []
+    if exact is not None:
+        raise UsageError(
+            f"{exact} would round the columns of time and group, {' and '.join(source.row_roles)}",
+            where="ingest",
+            expected="numbers as they are",
+            remedy=f"leave {exact} out",
+        )
     columns = [*(source.columns or ()), *(name for name in source.row_roles if name not in (source.columns or ()))]
     made = opened_with_dates(lambda schema: opened(columns, schema=schema, time="", group=""), source.time, schema)
     made.time, made.group = source.time, source.group
-    return made
+    return made, [name for name in source.row_roles if name in (source.columns or ())]
 
 
 def _layout_options(

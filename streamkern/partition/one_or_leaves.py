@@ -87,7 +87,7 @@ def resolve_with_held_out(recipe: Any, budget: int, device: str = AUTO) -> tuple
     recipe, fitted_at_once = with_rows_per_leaf(decided(recipe, budget, device))
     roles = recipe.train.roles
     if recipe.partition is not None:
-        return with_held_out(recipe) if roles is not None and recipe.solver == AUTO else (recipe, "")
+        return with_held_out(recipe) if roles is not None else (recipe, "")
     made, why = resolve_solver(recipe, budget)
     # Where each row of a given ``Direct`` would be left out in closed form, rows with a time or a group cannot be.
     if recipe.solver == AUTO or (

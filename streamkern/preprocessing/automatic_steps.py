@@ -40,6 +40,7 @@ from streamkern.preprocessing.category_steps import (
     TargetTable,
     category_sums,
     first_chunk_counts,
+    fold_count,
     related_rows_notes,
 )
 from streamkern.preprocessing.steps import (
@@ -248,7 +249,8 @@ class MeansByValue(TargetEncode):
         for column, found in zip(self._positions(dataset), table.columns, strict=True):
             if found is None:  # a sample had fewer values
                 continue
-            _, _, mass, targets = category_sums(found, self.folds, self.task == "classification")
+            folds = fold_count(self.folds, dataset._folds(self.folds))
+            _, _, mass, targets = category_sums(found, folds, self.task == "classification")
             total, summed = float(mass.sum()), targets.sum(axis=(0, 1))
             mean = summed / total
             variance = float(np.sum((summed if self.task == "classification" else squares) - total * np.square(mean)))

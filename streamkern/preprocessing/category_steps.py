@@ -146,9 +146,8 @@ class TargetEncode(SweepStep):
             )
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
-        return TargetSums(
-            self._positions(dataset), self.folds, self.task == "classification", rows=dataset._folds(self.folds)
-        )
+        rows = dataset._folds(self.folds)
+        return TargetSums(self._positions(dataset), self.folds, self.task == "classification", rows=rows)
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
         assert sums is not None
@@ -158,7 +157,8 @@ class TargetEncode(SweepStep):
         for name, found in zip(labels, sums[0].columns, strict=True):
             if found is None:
                 raise _too_many(name)
-            values, made = _means(found, self.folds, self.smooth, self.task == "classification", name, rows)
+            folds = fold_count(self.folds, rows)
+            values, made = _means(found, folds, self.smooth, self.task == "classification", name, rows)
             categories.append(values)
             tables.append(made)
         return (TargetMeans(dataset.n_features, positions, tuple(categories), tuple(tables), self.folds, labels, rows),)
@@ -178,7 +178,8 @@ class TargetSums:
     def __init__(
         self, columns: tuple[int, ...], folds: int, classes: bool, squares: bool = False, rows: Folds | None = None
     ) -> None:
-        self.columns, self.folds, self.classes, self.squares, self.rows = columns, folds, classes, squares, rows
+        self.columns, self.classes, self.squares, self.rows = columns, classes, squares, rows
+        self.folds = fold_count(folds, rows)
 
     def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
         raw, _ = block
@@ -290,26 +291,36 @@ def _means(
             expected=f"at most {MAX_CLASSES_OF_MEANS} classes",
             remedy=f"leave the column out: exclude=[{name!r}]; or encode it with sk.OneHot or sk.Ordinal",
         )
-    total, first = sums.sum(axis=0, keepdims=True), sums[0].sum(axis=0) / max(float(mass[0].sum()), 1e-300)
-    if rows is not None and rows.ordered:  # each fold sees those before it; the first sees nothing but its own mean
-        sums, mass = _earlier(sums), np.concatenate([_earlier(mass), mass.sum(axis=0, keepdims=True)])
-        prior = np.concatenate([sums, total]).sum(axis=1) / np.maximum(mass.sum(axis=1), 1e-300)[:, None]
-        prior[0] = first
+    total, whole = sums.sum(axis=0, keepdims=True), mass.sum(axis=0, keepdims=True)
+    if rows is not None and rows.steps > 1:
+        own = sums[: rows.parts].sum(axis=(0, 1)) / max(float(mass[: rows.parts].sum()), 1e-300)
+        sums, mass = (_earlier(each, rows) for each in (sums, mass))
+        prior = sums.sum(axis=1) / np.maximum(mass.sum(axis=1), 1e-300)[:, None]
+        prior[: rows.parts] = own  # the first fold in time sees nothing else
+        prior = np.concatenate([prior, total.sum(axis=1) / whole.sum()])
     else:  # each leaves its own rows out
-        sums, whole = total - sums, mass.sum(axis=0, keepdims=True)
-        mass = np.concatenate([whole - mass, whole])
+        sums, mass = total - sums, whole - mass
         # Shrink to the mean of all rows in every fold: a mean of the other folds would reveal a row's fold.
-        prior = np.repeat(total.sum(axis=1) / mass[-1].sum(), folds + 1, axis=0)
-    sums = np.concatenate([sums, total])
+        prior = np.repeat(total.sum(axis=1) / whole.sum(), len(mass) + 1, axis=0)
+    sums, mass = np.concatenate([sums, total]), np.concatenate([mass, whole])
     made = (sums + smooth * prior[:, None]) / np.maximum(mass + smooth, 1e-300)[:, :, None]
     made = np.where((mass > 0)[:, :, None], made, prior[:, None])
     values[np.isinf(values)] = np.nan
     return values, np.concatenate([made, prior[:, None]], axis=1)
 
 
-def _earlier(sums: Array) -> Array:
-    """Sums over the folds before each, which no later fold changes by rounding."""
-    return np.concatenate([np.zeros_like(sums[:1]), np.cumsum(sums[:-1], axis=0)])
+def _earlier(sums: Array, rows: Folds) -> Array:
+    """Sums over the folds that are earlier in time, of other groups: no other fold changes them by rounding."""
+    by_step = sums.reshape(rows.steps, rows.parts, *sums.shape[1:])
+    if rows.parts > 1:
+        by_step = np.stack([np.delete(by_step, part, axis=1).sum(axis=1) for part in range(rows.parts)], axis=1)
+    before = np.concatenate([np.zeros_like(by_step[:1]), np.cumsum(by_step[:-1], axis=0)])
+    return before.reshape(sums.shape)
+
+
+def fold_count(folds: int, rows: Folds | None) -> int:
+    """Return the number of folds of training rows."""
+    return folds if rows is None else rows.steps * rows.parts
 
 
 class Categories:

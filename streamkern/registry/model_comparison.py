@@ -15,7 +15,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.statistics import RawScan
 from streamkern.data.targets import Classes, Continuous
-from streamkern.defaults import MAX_KEPT_SCORES
+from streamkern.defaults import MAX_KEPT_SCORES, MIN_GROUPS_TO_PAIR
 from streamkern.evaluation.metrics import MetricSums, flat_metrics, metric_sums, metrics_of
 from streamkern.execute.base import Executor
 from streamkern.models.kernel_machine import KernelMachine
@@ -52,7 +52,8 @@ def compare_models(
 
     A label unknown to a model counts as its mistake. Classes are compared by McNemar's exact test (1947) on the
     rows that one model gets right and the other wrong; values by the t test of the rows' differences in squared error.
-    Rows of a group are wrong alike: where rows have groups, both by the t test of the groups' sums of differences.
+    Rows of a group are wrong alike: where there are ten groups or more, both by the t test of the sums of each group's
+    differences.
 
     The dataset's scaling is ignored, since models scale stored rows themselves.
     """
@@ -194,8 +195,10 @@ class _GroupSums:
         """The t test of the mean difference of a row, whose variance is that of the groups' sums about it."""
         total, n = self.sums.sum(axis=0)
         G, mean = len(self.keys), total / n
+        if G < MIN_GROUPS_TO_PAIR:
+            return rows | {"groups": G}
         apart = self.sums[:, 0] - mean * self.sums[:, 1]
-        found = _t_test(G, mean, G / max(1, G - 1) * float(np.square(apart).sum()) / n**2 if G > 1 else np.inf)
+        found = _t_test(G, mean, G / (G - 1) * float(np.square(apart).sum()) / n**2)
         return rows | found | {"name": "paired t by group", "groups": G}
 
 

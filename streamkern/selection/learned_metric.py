@@ -41,7 +41,7 @@ from streamkern.engine.abstract_array import CostMeter
 from streamkern.engine.cost_meter import MeterEngine
 from streamkern.engine.operation_counts import Operations
 from streamkern.engine.ridge import left_out_kernel_path
-from streamkern.errors import UsageError
+from streamkern.errors import DataError, UsageError
 from streamkern.evaluation.paired_errors import Errors, ModelErrors
 from streamkern.execute.base import Parts
 from streamkern.kernels import Expansion, Kernel
@@ -298,7 +298,10 @@ class Rounds:
         base, encoding, X, w = cls.sample(agop, problem)
         rows, p = agop.sizes(problem.train.base_rows)
         each, held_out = not held_out, held_out or (HELD_OUT_SHARE if base.roles is not None else 0.0)
-        train, held = base.split(held_out, agop.seed) if held_out else (base, None)
+        try:
+            train, held = base.split(held_out, agop.seed) if held_out else (base, None)
+        except DataError:  # of one time or one group: nothing but these rows can be held out
+            train, held = replace(base, roles=None).split(held_out, agop.seed)
         p = p if base.roles is None else min(p, train.base_rows)  # a share of groups is seldom that of their rows
         if rows < MIN_METRIC_ROWS or (held is not None and held.base_rows < 2) or train.base_rows < p:
             raise UsageError(
@@ -344,7 +347,8 @@ class Rounds:
 
     def fewer(self, rows: int, p: int) -> Rounds:
         """Return rounds of fewer rows with fewer centers, compared on the same rows."""
-        return replace(self, train=self.train.sample(rows, self.agop.seed), p=p)
+        rows = min(rows, self.train.base_rows)  # rows of large groups may be held out
+        return replace(self, train=self.train.sample(rows, self.agop.seed), p=min(p, rows))
 
     def plain(self) -> Round:
         """Fit round 0: no metric."""

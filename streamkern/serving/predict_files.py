@@ -42,6 +42,7 @@ from streamkern.sources.base import TEXT_BYTES, Source
 from streamkern.sources.format_rules import first_names
 from streamkern.sources.read_options import ReadOptions
 from streamkern.sources.remote_store import is_remote
+from streamkern.sources.schema import Schema
 from streamkern.storage.untrusted_files import given_path
 from streamkern.storage.value_digest import digest
 from streamkern.types import Array
@@ -158,7 +159,7 @@ def predict(
         machine = open_model(model)
         place, format = _place(output, format)
         options = {"storage_options": storage_options, "memory": budget, "read_options": read_options}
-        source = _satisfying(where, _open(machine, data, id, options), data, options)
+        source = _satisfying(where, _open(machine, data, id, options), data, machine.schema, options)
         columns = _columns(machine, source, id, scores, probabilities, interval)
         _require_free_name(id, columns, format)
         n = int(source.bounds[-1])
@@ -416,11 +417,15 @@ def _fields(kind: str, names: Iterable[Any]) -> tuple[str, ...]:
     return tuple(f"{kind}_{name}" for name in names)
 
 
-def _satisfying(condition: str | None, source: Source, data: Any, options: dict[str, Any]) -> Source:
+def _satisfying(
+    condition: str | None, source: Source, data: Any, schema: Schema | None, options: dict[str, Any]
+) -> Source:
     """Return the rows that satisfy a condition on any columns of the data, or all rows without a condition."""
     if condition is None:
         return source
-    named = open_tables([data], "", names_in(condition), weight="", time="", group="", **options)
+    names = names_in(condition)
+    kinds = {} if schema is None else {column.name: column.kind for column in schema.columns if column.name in names}
+    named = open_tables([data], "", names, weight="", time="", group="", schema=kinds or None, **options)
     rule = rows_where(condition, columns_of(named), source.bounds, ())
     found = FilteredSource(source, (rule,))
     if not found.bounds[-1]:
@@ -508,7 +513,7 @@ def evaluate(
         machine = open_model(model)
         options: dict[str, Any] = {"memory": budget, "read_options": read_options}
         source = open_tables([data], target, machine.columns, schema=machine.schema, **options)
-        source = _satisfying(where, source, data, options)
+        source = _satisfying(where, source, data, machine.schema, options)
         dataset = drop_zero_weight_rows(Dataset(source))
         held, working = _prediction_memory(machine, dataset)
         sums = sums_in_flight(executor.slots, max(1, dataset.base_rows // 1024)) + 2 * executor.slots

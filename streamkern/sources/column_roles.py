@@ -33,7 +33,8 @@ class Request:
     ``role`` names the target in errors, such as "id", since an id column takes the target's place in predictions. A
     ``lenient`` request is for inspection: it skips columns other than plain numbers, and reads nulls of whole numbers
     as NaN and nulls of labels as None. ``schema`` overrides types by kinds.
-    ``time`` and ``group`` are no features unless ``columns`` names them; "" asks for none, as of a target.
+    ``time`` and ``group`` are no features unless ``columns`` names them, or did when the data were written, which is
+    noted as ``featured``; "" asks for none, as of a target.
     """
 
     target: str | Sequence[str] | None = None
@@ -45,10 +46,11 @@ class Request:
     exclude: Sequence[str] = ()
     time: str | None = None
     group: str | None = None
+    featured: Sequence[str] | None = None
 
     def noted(self, notes: Mapping[str, Any]) -> Request:
         """Return the request with target, weight, time and group as recorded in the data, if the user names none."""
-        names = ("target", "weight", "time", "group")
+        names = ("target", "weight", "time", "group", "featured")
         noted: dict[str, Any] = {name: notes.get(name) for name in names if getattr(self, name) is None}
         return replace(self, **noted)
 
@@ -241,7 +243,7 @@ def choose_columns(
         chosen, non_features = _fitting({name: fields[name] for name in chosen})
     wide = _wide_column(fields, chosen, where)
     if wide is not None and columns is None and names is not None and set(names) & set(request.row_roles):
-        inside = [name for name in names if name not in request.row_roles]
+        inside = [name for name in names if name not in request.row_roles or name in (request.featured or ())]
     kinds = [_feature_dtype(fields[name]) for name in chosen]
     schema = None if wide is not None else _schema(fields, chosen, kinds_given, isinstance(request.schema, Schema))
     dtype = np.result_type(*kinds) if kinds else np.dtype(np.float64)
