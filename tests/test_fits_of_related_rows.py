@@ -120,9 +120,10 @@ def test_targets_of_a_group_or_the_future_do_not_enter_a_row(classes):
     for roles, others in (
         ({"group": "group"}, lambda fold, k: fold == k),
         ({"time": "day"}, lambda fold, k: fold >= k),
+        ({"time": "day", "group": "group"}, lambda fold, k: (fold // 5 >= k // 5) | (fold % 5 == k % 5)),
     ):
         before, fold = encoded(y, **roles)
-        for k in range(1, step.folds):
+        for k in range(5 if len(roles) == 2 else 1, fold.max() + 1):
             changed = others(fold, k)
             after, _ = encoded(np.where(changed, 1 - y if classes else y + 100.0, y), **roles)
             mine = fold == k
@@ -235,3 +236,47 @@ def test_workers_make_the_bits_of_threads(tmp_path):
         resources = sk.Resources(scheduler=scheduler, threads=threads)
         found.add(sk.run(pipeline, tmp_path / f"{scheduler}-{threads}", resources=resources).weights_sha256)
     assert len(found) == 1
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("group", "time"),
+    [
+        (np.arange(1500) % 3, None), (np.minimum(np.arange(1500) // 1000, 1), None), (np.zeros(1500), None),
+        (np.arange(1500) // 300, np.arange(1500)), (None, np.arange(1500) // 1000), (None, np.zeros(1500)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("classes", [False, True])
+def test_a_default_fit_ends_however_few_the_groups_and_times_are(group, time, classes):
+    X, y = table(1500, 40)
+    estimator = sk.KernelClassifier if classes else sk.KernelRegressor
+    late = np.where(np.arange(1500) > 1460, "late", np.where(y > 0, "yes", "no"))
+    model = estimator(centers=100).fit(X[["a", "b"]], late if classes else y, groups=group, times=time)
+    assert np.mean(model.predict(X[["a", "b"]]) == late) > 0.6 if classes else model.score(X[["a", "b"]], y) > 0.2
+
+
+def test_a_threshold_that_no_rows_can_choose_is_said():
+    X, y = table(2400, 40)
+    with pytest.warns(UserWarning, match="each is too large.*threshold keeps its default"):
+        sk.KernelClassifier("laplace", threshold="f1").fit(X[["a", "b"]], y > 0, groups=np.arange(2400) % 2)
+
+
+def test_a_gate_of_few_groups_is_that_of_the_rows():
+    sums = model_comparison._GroupSums(type("Hashes", (), {"take": staticmethod(lambda n: np.zeros(n, np.uint64))}))
+    sums.add(np.ones(50))
+    assert sums.paired_t({"p_value": 0.01}) == {"p_value": 0.01, "groups": 1}
+
+
+def test_a_condition_may_name_columns_in_quotes_and_by_the_kinds_of_the_model(tmp_path):
+    X, y = table(400, 20)
+    frame = pd.DataFrame({"unit price": X.a, "zip": [f"{i % 7:05}" for i in range(400)], "y": y})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    data = sk.open_dataset(tmp_path / "t.csv", "y", schema={"zip": "category"})
+    sk.run(sk.Pipeline(data, task="regression", centers=50), tmp_path / "run")
+    model = tmp_path / "run" / "model.zarr"
+    for condition, kept in (("'unit price' > 0", X.a > 0), ("zip == '00003'", np.arange(400) % 7 == 3)):
+        scores = evaluate(model, tmp_path / "t.csv", "y", where=condition)
+        frame[np.asarray(kept)].to_csv(tmp_path / "some.csv", index=False)
+        assert scores == pytest.approx(evaluate(model, tmp_path / "some.csv", "y"))
+    with pytest.raises(sk.errors.UsageError, match="names no column"):
+        evaluate(model, tmp_path / "t.csv", "y", where="1 > 0")

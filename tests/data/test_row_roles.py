@@ -250,3 +250,65 @@ def test_errors_name_the_row_the_column_and_the_remedy():
     ):
         with pytest.raises(sk.errors.StreamkernError, match=f"(?s){says}"):
             wrong()
+
+
+def test_whole_numbers_beyond_53_bits_are_groups_of_their_own(tmp_path):
+    big = np.arange(100, dtype=np.int64).repeat(3) + (1 << 60)
+    frame = pd.DataFrame({"x": np.arange(300.0), "group": big})
+    frame.to_parquet(tmp_path / "t.parquet")
+    for data in (
+        sk.open_dataset(tmp_path / "t.parquet", group="group"), sk.from_arrays(frame[["x"]].to_numpy(), group=big),
+    ):  # fmt: skip
+        rest, tested = data.split(0.3)
+        assert 30 < len(tested) < 150
+        assert not set(big[ids(rest)]) & set(big[ids(tested)])
+
+
+def test_groups_stay_on_their_sides_where_rows_are_left_out():
+    frame = table()
+    weights = np.ones(len(frame))
+    weights[5] = 0.0
+    whole = sk.from_arrays(frame, columns=["x"], group="store")
+    side = set(ids(whole.split(0.3)[1]))
+    for data in (
+        sk.from_arrays(frame, columns=["x"], group="store", sample_weight=weights), whole.where("x > -100"),
+    ):  # fmt: skip
+        assert set(ids(data.split(0.3)[1])) == side - ({5} if data.weighted else set())
+    again = whole.split(0.3)[0].split(0.3)[1]
+    assert 0 < len(again) < len(whole)
+
+
+def test_small_gaps_count_and_so_do_units():
+    times = np.r_[0.0, 4e8 + np.arange(1000.0)]
+    data = sk.from_arrays(np.zeros((1001, 1)), time=times)
+    for gap in (1, 5.0, np.timedelta64(5, "s"), np.timedelta64(5 * 10**9, "ns"), datetime.timedelta(seconds=5)):
+        rest, tested = data.split(gap=gap)
+        seconds = gap if isinstance(gap, int | float) else 5
+        assert times[ids(tested)].min() - times[ids(rest)].max() == seconds
+    with pytest.raises(sk.errors.UsageError, match="no gap"):
+        data.split(gap=np.timedelta64(1, "M"))
+
+
+def test_a_corrupt_column_of_groups_is_quarantined(tmp_path):
+    import pyarrow.parquet as pq
+
+    n, place = 1_200_000, tmp_path / "t.parquet"
+    frame = pd.DataFrame({"x": np.arange(float(n)), "group": np.arange(n) // 1000})
+    frame.to_parquet(place, row_group_size=n // 2, compression=None, index=False, use_dictionary=False)
+    column = pq.ParquetFile(place).metadata.row_group(1).column(1)
+    with open(place, "r+b") as file:
+        file.seek(column.data_page_offset + 2)
+        file.write(b"\xff" * 40)
+    with pytest.warns(UserWarning, match="left out"):
+        data = sk.open_dataset(place, columns=["x"], group="group", on_corrupt="quarantine")
+    rest, tested = data.split(0.3)
+    assert len(rest) + len(tested) == n // 2
+
+
+def test_an_ingest_that_would_round_time_or_group_is_refused_and_features_stay(tmp_path):
+    frame = table()
+    with pytest.raises(sk.errors.UsageError, match="would round the columns of time and group"):
+        sk.ingest(frame, tmp_path / "a.zarr", target="y", group="store", dtype="float32")
+    sk.ingest(frame, tmp_path / "b.zarr", target="y", columns=["x", "sold"], time="sold", group="store")
+    data = sk.open_dataset(tmp_path / "b.zarr")
+    assert (data.columns, data.roles.time, data.roles.group) == (("x", "sold"), "sold", "store")
