@@ -158,9 +158,9 @@ class Loop:
 
     def compile_to(self, path: Path, dtype: np.dtype[Any]) -> None:
         """Compile for a dtype and write the code to a file."""
-        dispatcher, signature = numba.njit(**OPTIONS | {"cache": False})(self._function), self._signatures[dtype]
-        dispatcher.compile(signature)
-        write_code(path, dispatcher.get_compile_result(signature))
+        signature = self._signatures[dtype]
+        self.inside.compile(signature)  # once for this file, and for the loops that call it
+        write_code(path, self.inside.get_compile_result(signature))
 
     def _dispatcher(self) -> Any:
         return numba.njit(**OPTIONS)(self._function)
