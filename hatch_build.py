@@ -20,7 +20,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).resolve().parent
 VARIABLE = "STREAMKERN_LEVELS"
-TIMEOUT = 600  # seconds; compiling takes fifteen
+TIMEOUT = 600  # seconds; compiling takes ten
 
 
 class CompiledLoops(BuildHookInterface):
@@ -35,7 +35,7 @@ class CompiledLoops(BuildHookInterface):
         if self.target_name != "wheel" or version == "editable" or levels() == "none":
             return
         self.folder = Path(tempfile.mkdtemp(prefix="streamkern-"))
-        self.app.display_waiting("Compiling loops, which takes some fifteen seconds")
+        self.app.display_waiting("Compiling loops, which takes some ten seconds")
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         command, environment = (
             [sys.executable, ROOT / "hatch_build.py", self.folder],

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import scipy.linalg
-import scipy.sparse
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Block, Scan
@@ -429,11 +428,13 @@ def _add_to_nearest(block: Block, Z: Array) -> Parts:
             expected="finite features",
             remedy="scale the features, or drop the row",
         )
+    from scipy.sparse import csr_array
+
     labels, squares = _nearest(block.X, Z)
     counts = np.bincount(labels, minlength=len(Z))
     begins = np.concatenate([[0], np.cumsum(counts)])
     members = (np.ones(len(labels)), np.argsort(labels, kind="stable"), begins)
-    sums = scipy.sparse.csr_array(members, shape=(len(Z), len(labels))) @ block.X  # in float64, as the ones are
+    sums = csr_array(members, shape=(len(Z), len(labels))) @ block.X  # in float64, as the ones are
     return counts, sums, float(np.sum(squares, dtype=np.float64))
 
 

@@ -72,7 +72,7 @@ large pages, which keep unread parts of libraries resident."""
 COMPILING_BYTES = 112 << 20
 """Further bytes of a fit that compiles every loop: 90 MiB measured for EigenPro on plain rows."""
 MODULES_BYTES = 104 << 20
-"""The library's modules in a worker that has not imported them: 78 MiB measured, 102 with large pages."""
+"""The library's modules, and Arrow, in a worker that has not imported them: 78 MiB measured, 102 with large pages."""
 FRESH_BYTES = 192 << 20
 """Bytes of a process before a fit, where the actual ones must not decide."""
 THREAD_BYTES = 16 << 20

@@ -1,4 +1,4 @@
-"""The start of a process: Ctrl-C while the command is still importing, and imports without the garbage collector."""
+"""The start of a process: Ctrl-C while the command is still importing; imports late, and without collecting garbage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from types import FrameType
+from typing import Any
 
 
 @contextmanager
@@ -24,6 +26,19 @@ def paused_collector() -> Iterator[None]:
     finally:
         if enabled:  # of several threads here, the first has found it so
             gc.enable()
+
+
+class LateModule:
+    """Stands for a module that is imported when one of its names is first used."""
+
+    def __init__(self, module: str) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        with paused_collector():
+            found = getattr(import_module(self._module), name)
+        setattr(self, name, found)  # the second use is a look-up
+        return found
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

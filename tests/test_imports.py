@@ -75,6 +75,25 @@ def test_a_pipeline_on_arrays_imports_no_formats():
     assert loaded(program)[1].isdisjoint({"pyarrow", "zarr"})
 
 
+STORED = """
+import numpy as np, zarr, streamkern as sk
+X = np.random.default_rng(0).random((50, 2))
+group = zarr.create_group("{path}")
+for name, values in {arrays}.items():
+    group.create_array(name, data=values)
+rows = sk.open_dataset("{path}", target="y")
+"""
+
+
+@pytest.mark.slow
+def test_rows_of_one_array_are_read_without_arrow_and_columns_load_it_when_they_are_opened(tmp_path: Path):
+    """A plan counts what is loaded as in use."""
+    wide = STORED.format(path=tmp_path / "wide.zarr", arrays="dict(X=X, y=X[:, 0])")
+    assert "pyarrow" not in loaded(f"{wide}\nrows.source.read(0)")[1]
+    columns = STORED.format(path=tmp_path / "columns.zarr", arrays="dict(a=X[:, 0], y=X[:, 1])")
+    assert "pyarrow" in loaded(columns)[1]
+
+
 def test_the_formats_are_listed_once_for_each_reader():
     tree = ast.parse(Path(str(formats.__file__)).read_text())
     (types,) = (node for node in tree.body if isinstance(node, ast.If))

@@ -55,16 +55,7 @@ DOORS = {
         ),
     },
     "numcodecs": {"storage/artifact_arrays.py", "formats/blosc.py", "ingestion/ingest.py"},
-    "pyarrow": {
-        "formats/arrow_tables.py",
-        "sources/category_identity.py",
-        "sources/arrow_conversion.py",
-        "formats/csv.py",
-        "formats/parquet.py",
-        "formats/parquet_files.py",
-        "serving/prediction_writers.py",
-        "formats/fsspec_file.py",
-    },
+    "pyarrow": {"sources/arrow.py", "serving/prediction_writers.py"},
     "rich": {"progress.py"},
     "sklearn": {"sklearn/estimators.py", "sklearn/partial_fit.py"},
     "zarr": {
@@ -166,6 +157,8 @@ LATE = {
     "streamkern.execute.dask_executor": "needs distributed",
     "streamkern.report.page": "needs Bokeh",
     "streamkern.report.tuning_page": "needs Bokeh",
+    "scipy.sparse": "only for KMeans and sparse projections",
+    "scipy.special": "a twentieth of a second, only for some augmentations, probabilities and quantiles",
     "scipy.spatial.distance": "a tenth of a second that only the median bandwidth needs",
     **{
         f"streamkern.formats.{name}": "zarr and Arrow, a quarter of a second that a pipeline on arrays does without"

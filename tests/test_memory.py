@@ -197,7 +197,9 @@ def test_workers_hold_at_most_what_is_projected_for_them(name: str, stores: dict
     for address, held in before.items():
         grown = after[address] - held
         assert grown <= projected, f"{grown / MIB:.0f} MiB grown, {projected / MIB:.0f} projected"
-    mapped = 56 * MIB  # allowed for library files mapped by large pages, which not every system does
+    # Allowed for library files mapped by large pages, which not every system does; and for Arrow, which is counted
+    # for every worker, and which these do not import.
+    mapped = (56 + 40) * MIB
     assert projected - mapped <= max(1.35 * max(after[a] - before[a] for a in after), 250 * MIB)
 
 

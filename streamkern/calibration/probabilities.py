@@ -20,7 +20,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy.special import log_softmax
 
 from streamkern.calibration.out_of_sample import OutOfSample, require_coverage
 from streamkern.defaults import (
@@ -102,6 +101,8 @@ class ProbabilityCalibration:
 
     def log_probabilities(self, outputs: Array) -> Array:
         """Return logarithms that stay finite where a probability rounds to 0."""
+        from scipy.special import log_softmax
+
         return np.asarray(log_softmax(self.scores(outputs), axis=1))
 
     def most_probable(self, outputs: Array) -> IntArray:
@@ -323,6 +324,8 @@ class _Newton:
 
     def loss(self, theta: Array) -> tuple[float, Array]:
         """The objective, and log p, shape (n, K)."""
+        from scipy.special import log_softmax
+
         z = sum(self._coefficient(theta, j) * x for j, x in enumerate(self.features))
         log_p = log_softmax(z, axis=1)
         penalty = 0.5 * float(np.sum(self.prior * np.square(theta - self.center)))

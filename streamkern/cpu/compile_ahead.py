@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from streamkern.cpu.code_files import CODE_ROOT, code_folder, level_environment, processor_level
-from streamkern.cpu.compiled import LOOPS, Loop
+from streamkern.cpu.compiled import LOOPS, OPTIONS, Loop
+from streamkern.startup import paused_collector
 
 DEFAULTS = {
     "loops.radial_products": ("float32", "float64"),
@@ -48,7 +49,10 @@ The slowest to compile come first. ``tests/cpu/test_compile_ahead.py`` finds wha
 """
 
 WORKERS = 2
-"""Processes that compile at once. More gain little, since the longest loops take a third of the time."""
+"""Processes that compile at once. More gain little: the types below share no code, and the loops of a type do."""
+
+FIRST = ("float32", "float64")
+"""Type that each process begins with: what its loops call is then compiled once."""
 
 PROGRAM = (sys.executable, "-m", "streamkern.cpu.compile_ahead")
 
@@ -79,7 +83,7 @@ def compile_ahead(
         for worker in range(min(workers, len(missing_loops(level, root)))):
             cache = {"NUMBA_CACHE_DIR": str(claims / f"cache-{worker}")}
             with (claims / f"log-{worker}").open("wb") as log:
-                command = [*(program or PROGRAM), level, str(root), name]
+                command = [*(program or PROGRAM), level, str(root), name, FIRST[worker % len(FIRST)]]
                 environment = os.environ | level_environment(level) | cache
                 children.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
         for child in children:
@@ -92,14 +96,19 @@ def compile_ahead(
 
 
 def compile_claimed(words: Sequence[str]) -> None:
-    """Compile the loops that no other process has claimed by a file in a folder: level, root and folder are words."""
-    level, root, claims = words
-    for name, dtype in missing_loops(level, Path(root)):
-        try:
-            (Path(claims) / f"{name}-{dtype}").touch(exist_ok=False)
-        except FileExistsError:
-            continue
-        _loop(name).compile_to(code_folder(level, Path(root)) / f"{name}-{dtype}", np.dtype(dtype))
+    """Compile the loops that no other process has claimed by a file in a folder.
+
+    Level, root, the folder, and the type to begin with are words.
+    """
+    level, root, claims, first = words
+    OPTIONS["cache"] = False  # what loops call is compiled for this process alone
+    with paused_collector():
+        for name, dtype in sorted(missing_loops(level, Path(root)), key=lambda each: each[1] != first):
+            try:
+                (Path(claims) / f"{name}-{dtype}").touch(exist_ok=False)
+            except FileExistsError:
+                continue
+            _loop(name).compile_to(code_folder(level, Path(root)) / f"{name}-{dtype}", np.dtype(dtype))
 
 
 def compile_here(root: Path = CODE_ROOT) -> str:

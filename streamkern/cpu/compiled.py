@@ -15,6 +15,7 @@ from typing import Any
 import numba
 import numpy as np
 from numba.core import types
+from numba.core.caching import NullCache
 from numba.core.sigutils import normalize_signature
 from numba.np.numpy_support import as_dtype
 
@@ -113,9 +114,9 @@ class Loop:
         self._compiled: dict[np.dtype[Any], Callable[..., Any]] = {}
 
     @cached_property
-    def inside(self) -> Callable[..., Any]:
+    def inside(self) -> Any:
         """The function for calls from other loops; conversion to the listed types compiles it once for all callers."""
-        inside: Any = numba.njit(**OPTIONS)(self._function)
+        inside = numba.njit(**OPTIONS)(self._function)
         compiled = inside.compile
 
         def listed(signature: Any) -> Any:
@@ -123,8 +124,7 @@ class Loop:
             return compiled(self._signatures[as_dtype(arguments[0].dtype)])
 
         inside.compile = listed
-        called: Callable[..., Any] = inside
-        return called
+        return inside
 
     def __call__(self, *args: Any) -> Any:
         compiled = self._compiled.get(args[0].dtype)
@@ -158,9 +158,10 @@ class Loop:
 
     def compile_to(self, path: Path, dtype: np.dtype[Any]) -> None:
         """Compile for a dtype and write the code to a file."""
-        dispatcher, signature = numba.njit(**OPTIONS | {"cache": False})(self._function), self._signatures[dtype]
-        dispatcher.compile(signature)
-        write_code(path, dispatcher.get_compile_result(signature))
+        signature = self._signatures[dtype]
+        self.inside._cache = NullCache()  # code that was read from Numba's cache cannot be written
+        self.inside.compile(signature)  # once for this file, and for the loops that call it
+        write_code(path, self.inside.get_compile_result(signature))
 
     def _dispatcher(self) -> Any:
         return numba.njit(**OPTIONS)(self._function)
@@ -168,6 +169,8 @@ class Loop:
     def _compile(self, dtype: np.dtype[Any]) -> Callable[..., Any]:
         dispatcher = self._from_file(dtype) or self._from_cache(dtype)
         dispatcher.disable_compile()
+        for overload in dispatcher.overloads.values():
+            overload.library._shared_module = None  # bitcode for callers among compiled functions: they call ``inside``
         compiled: Callable[..., Any] = dispatcher
         return compiled
 

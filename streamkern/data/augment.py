@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from scipy.special import betaincinv, ndtri
 
 from streamkern.engine.elementwise import Loops
 from streamkern.errors import DataError, UsageError, require_counts, require_finite, require_types
@@ -89,6 +88,8 @@ class FeatureDropout(Parameters):
         require_finite(self)
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, loops: Loops) -> None:
+        from scipy.special import ndtri
+
         kept = _normals(X, row_ids, copies, seed, loops, 1.0) >= np.float32(ndtri(self.probability))
         # Exact for finite rows, and branch-free: a masked copy costs ten times as much.
         X *= kept
@@ -149,6 +150,8 @@ class MixUp(Parameters):
 
     def partners(self, row_ids: IntArray, copies: IntArray, seed: int, rows: int) -> tuple[IntArray, Array]:
         """Return each row's partner among the rows of a bank, shape (b,), and its own share λ, shape (b, 1)."""
+        from scipy.special import betaincinv
+
         u = uniform_rows(seed, copies, row_ids, 2)
         return (u[:, 0] * rows).astype(np.int64), betaincinv(self.alpha, self.alpha, u[:, 1])[:, None]
 

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-from scipy.special import softmax
 
 from streamkern.data.large_offsets import has_large_offset
 from streamkern.defaults import MAX_TARGET_OFFSET, UNLIKE_SCALE_RATIO
@@ -74,7 +73,11 @@ class Classes:
 
     def comparable(self, F: Array) -> Array:
         """Return outputs (n, K) on the scale of the targets in {0, 1}: F itself, or the softmax of logits."""
-        return np.asarray(softmax(F, axis=1)) if self.logits else F
+        if not self.logits:
+            return F
+        from scipy.special import softmax
+
+        return np.asarray(softmax(F, axis=1))
 
     def scores(self, F: Array) -> Array:
         """Return scores (n, K), of which the largest decides, unless there is a threshold."""

@@ -8,7 +8,6 @@ from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-from scipy import sparse
 
 from streamkern.cpu import default_engine
 from streamkern.data.encoders import Encode, Encoder, Lookup, Names, TargetMeans, load_encoder
@@ -221,9 +220,11 @@ def projection_matrix(n_in: int, n_out: int, density: float | None, seed: int, d
     rows = np.arange(n_in, dtype=np.int64)
     if density is None:
         return (normal_rows(seed, 0, rows, n_out) / np.sqrt(n_out)).astype(dtype)
+    from scipy.sparse import csr_array
+
     u = uniform_rows(seed, 0, rows, n_out)
     signs = (u < density / 2).astype(dtype) - (u > 1 - density / 2).astype(dtype)
-    return sparse.csr_array(signs / dtype.type(np.sqrt(density * n_out)))
+    return csr_array(signs / dtype.type(np.sqrt(density * n_out)))
 
 
 def apply_transforms(

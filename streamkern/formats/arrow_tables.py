@@ -15,12 +15,11 @@ from operator import add
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamkern.errors import DataError
 from streamkern.formats.fsspec_file import TableFile
 from streamkern.memory import check_memory
+from streamkern.sources.arrow import pa, pc
 from streamkern.sources.arrow_conversion import (
     UnfitError,
     as_table,

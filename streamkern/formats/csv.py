@@ -15,15 +15,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import csv as pacsv
 
 from streamkern.errors import DataError, PlanRefusedError
 from streamkern.formats.arrow_tables import TableSource, fields_of
 from streamkern.formats.csv_records import first_record_end, record_blocks
 from streamkern.formats.fsspec_file import TableFile
 from streamkern.memory import check_memory, default_budget, format_bytes
+from streamkern.sources.arrow import pa, pacsv, pc
 from streamkern.sources.arrow_conversion import common_type
 from streamkern.sources.base import TEXT_BYTES
 from streamkern.sources.column_roles import Request, choose_columns

@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import Any, BinaryIO, cast
 
-import pyarrow as pa
-
 from streamkern.errors import DataError, StorageError
 from streamkern.redaction import redacted
+from streamkern.sources.arrow import pa
 from streamkern.sources.remote_store import Remote, RemoteFile, is_remote, object_version
 from streamkern.storage.untrusted_files import changed_error, file_stamp, not_visible_error, storage_errors
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from streamkern.errors import DataError
 from streamkern.formats.arrow_tables import Place, TableSource
+from streamkern.sources.arrow import pa
 from streamkern.sources.arrow_conversion import kind_of_array, table_of_arrays
 from streamkern.sources.base import TEXT_BYTES, TEXT_SAMPLE, Reading, text_bytes
 from streamkern.sources.column_roles import Field, Request, Roles, choose_columns
@@ -139,6 +140,8 @@ class NamedArrays(TableSource):
         bounds: IntArray | None = None,
         **facets: Any,
     ) -> None:
+        if not roles.wide:
+            pa.types  # noqa: B018  # imports Arrow now, before a plan measures the memory in use
         self._arrays = {name: arrays[name] for name in read_of(roles)}
         self._first = self._arrays[roles.features[0]]
         self._places = tuple(places)

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from streamkern.errors import DataError, StorageError
 from streamkern.formats.arrow_tables import LIBRARIES, TableSource, fields_of
 from streamkern.formats.parquet_files import DataFile, DatasetFiles
 from streamkern.redaction import redacted
 from streamkern.sources.array_source import checked_names, require_rows
+from streamkern.sources.arrow import pa, pq
 from streamkern.sources.arrow_conversion import common_type, is_number, is_text, require_distinct_names, whole_numbers
 from streamkern.sources.base import TEXT_BYTES, TEXT_SAMPLE, Reading, text_bytes
 from streamkern.sources.column_roles import Request, Roles, choose_columns

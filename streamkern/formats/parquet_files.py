@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from streamkern.errors import CorruptChunkError, StorageError
 from streamkern.formats.parquet_footer import DICTIONARY, NULLS, PAGES, SIZE, VALUES, Chunks, read_chunks
+from streamkern.sources.arrow import pa, pq
 from streamkern.sources.remote_store import Remote, Retry, is_remote, object_version, reread, without_query
 from streamkern.storage.untrusted_files import (
     GLOB_CHARACTERS,

@@ -368,7 +368,7 @@ class Basis(ABC):
 
     def values_of(self, functions: IntArray, X: Array, engine: Engine) -> Array:
         """Return φ_j(X) of the functions with these numbers j, shape (n, k), float64, evaluated by ``engine``."""
-        return engine.values(self, X, lambda tile: tile[:, functions].astype(np.float64))
+        return engine.values(self, X, lambda tile: tile[:, functions]).astype(np.float64)
 
     def penalty_matrix(self) -> Array | None:
         """Return R, shape (M, M), float64; None if it is the identity."""
@@ -435,7 +435,7 @@ class Expansion(Basis):
         return self.engine.block(self, X, out)
 
     def values_of(self, functions: IntArray, X: Array, engine: Engine) -> Array:
-        return engine.values(self.at(self.Z[functions], engine), X, lambda tile: tile.astype(np.float64))
+        return engine.values(self.at(self.Z[functions], engine), X).astype(np.float64)
 
     def penalty_matrix(self) -> Array:
         return self.engine.kernel_matrix(self, self.p)

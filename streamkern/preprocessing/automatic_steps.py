@@ -8,7 +8,6 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import BY_VALUE, ByValue, Calendar, Curves, Encode, Keep, TargetMeans
@@ -498,6 +497,8 @@ def _joined_note(transform: Curves, dataset: Dataset, columns: Sequence[str] | N
 
 def _curves(X: Array, d: int, columns: Sequence[int], knots: int, kept: bool = False) -> Curves:
     """Equal quantiles of the sample map to the middle of their normal quantiles."""
+    from scipy.special import ndtri
+
     levels = (np.arange(knots) + 0.5) / knots
     heights = ndtri(levels)
     made, at = [], []

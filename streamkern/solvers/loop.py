@@ -208,6 +208,7 @@ def train_stably(
 
 def _report(problem: Problem, solver: Solver, iteration: Iteration, outcome: Outcome) -> None:
     """Report the pass whose weights are the model, and how far these are from the solution."""
+    release_free_memory()  # of the steps
     errors = [_error(each["validation"], problem.encoding) for each in outcome.history if "validation" in each]
     best = int(np.argmin(errors)) + 1 if errors else outcome.passes
     if errors:

@@ -101,9 +101,8 @@ def unlearned(problem: Problem, weights: Array) -> float | None:
     residual(R, y)
     residual(zero, y)
     spaced = np.linspace(0, basis.width - 1, min(MAX_RESIDUAL_FUNCTIONS, basis.width)).astype(np.int64)
-    phi = basis.values_of(spaced, X, engine)
-    del basis, X
-    A = phi[:n] * np.sqrt(w[:n, None])
+    A = basis.values_of(spaced, X[:n], engine)
+    A *= np.sqrt(w[:n, None])
     right = engine.product(A.T, R[:n] * np.sqrt(w[:n, None]))
     gram = engine.product_t(A, A)
     del A
@@ -111,11 +110,13 @@ def unlearned(problem: Problem, weights: Array) -> float | None:
     finite = np.isfinite(gram).all() & np.isfinite(R).all()
     if not engine.decide(finite, bound=True) or not scale > 0:
         return None
+    phi = basis.values_of(spaced, X[n:], engine)
+    del basis, X
     chosen, other = slice(n, None, 2), slice(n + 1, None, 2)
     best, least = np.zeros_like(R[n:]), Errors(np.square(R[chosen]).mean(axis=1), w[chosen]).mean
     for ridge in RIDGES[1:]:  # in units of the mean squared length of φ(x)
         try:
-            found = engine.product(phi[n:], solve_ridge(engine, gram, right, ridge * scale))
+            found = engine.product(phi, solve_ridge(engine, gram, right, ridge * scale))
         except NumericalError:
             continue
         error = Errors(np.square(R[chosen] - found[::2]).mean(axis=1), w[chosen]).mean

@@ -12,14 +12,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import csv as pacsv
 
 from streamkern.errors import DataError, StreamkernError
+from streamkern.sources.arrow import pa, pacsv, pc
 from streamkern.sources.category_identity import UNITS, are_codes, codes_of, texts_of
 from streamkern.sources.input_types import DAY, is_dask_frame, is_lazy_frame, is_series, is_table, require_dense
 from streamkern.sources.pandas_index_columns import index_names
@@ -27,14 +26,17 @@ from streamkern.sources.schema import Column
 from streamkern.types import Array, IntArray
 
 _TRUTH = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "yes": 1.0, "no": 0.0}
-_MARKERS = frozenset(pacsv.ConvertOptions().null_values)
-"""Texts such as NA and NULL that mean a missing value, in text tables as in rows."""
-
 _ELAPSED = re.compile(r"(?:(-?\d+) days?,? ?)?(?:([-+]?)(\d+):([0-5]\d)(?::([0-5]\d(?:\.\d+)?))?)?", re.ASCII)
 """A time of the day, or a duration as Python and pandas write it: 12:30, 12:30:00.5, 1 days 02:00:00."""
 
 _HEXADECIMAL = re.compile(r"-?0[xX][0-9a-fA-F]{1,16}")
 """A whole number that text tables have, too."""
+
+
+@cache
+def _markers() -> frozenset[str]:
+    """Texts such as NA and NULL that mean a missing value, in text tables as in rows."""
+    return frozenset(pacsv.ConvertOptions().null_values)
 
 
 class UnfitError(ValueError):
@@ -98,9 +100,10 @@ def kind_of_type(kind: pa.DataType) -> tuple[str, bool] | None:
 
 
 def kind_of_array(dtype: np.dtype[Any]) -> tuple[str, bool] | None:
-    """Return the default kind for an array of this dtype, as ``kind_of_type``."""
-    kind = _arrow_type(dtype)
-    return None if kind is None else kind_of_type(kind)
+    """Return the default kind for an array of this dtype, as ``kind_of_type`` of its Arrow type, which is not made."""
+    kinds = {"O": "category", "T": "category", "U": "category", "b": "boolean", "M": "datetime"}
+    kind = kinds.get(dtype.kind, "number" if dtype.kind in "iufm" and dtype.itemsize <= 8 else None)
+    return None if kind is None else (kind, kind == "category")
 
 
 def _arrow_type(dtype: np.dtype[Any]) -> pa.DataType | None:
@@ -189,7 +192,7 @@ def _categories(values: pa.ChunkedArray, coded: bool, words: dict[float, str] | 
     known, places = _coded(values)
     texts = texts_of(known)
     if written and not coded:
-        texts = [None if text in _MARKERS else text for text in texts]
+        texts = [None if text in _markers() else text for text in texts]
     max_words = 10_000  # of a column, kept for messages and names of features
     numbers = codes_of(texts, coded, words, max_words)
     return np.asarray(np.append(numbers, np.nan)[places])
@@ -217,7 +220,7 @@ def _from_text(values: pa.ChunkedArray, column: Column) -> Array:
     known = pc.utf8_trim_whitespace(stored.cast(pa.large_string())).to_pylist()
     made = np.full(len(known) + 1, np.nan)
     for j, text in enumerate(known):
-        if not text or text in _MARKERS:
+        if not text or text in _markers():
             continue
         found = _parsed(text, column.kind)
         if found is None:

@@ -11,9 +11,8 @@ import re
 from decimal import Decimal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
+from streamkern.sources.arrow import pa, pc
 from streamkern.sources.input_types import DAY
 from streamkern.sources.schema import number_of
 from streamkern.types import Array

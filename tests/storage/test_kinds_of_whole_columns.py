@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import streamkern as sk
-from streamkern.sources.arrow_conversion import as_table
+from streamkern.sources.arrow_conversion import as_table, kind_of_array, kind_of_type, table_of_arrays
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -134,3 +134,18 @@ def test_files_that_contradict_each_other_are_an_error_that_names_schema(tmp_pat
         data.source.read(1)
     declared = sk.open_dataset(tmp_path / "part-*.csv", "y", schema={"c": "category"})
     assert len(np.unique(np.concatenate([declared.source.read(chunk).X for chunk in range(2)]))) == 4
+
+
+@pytest.mark.parametrize(
+    "values",
+    [np.zeros(2, kind) for kind in ("?", "i1", "u8", ">i4", "f2", "f8", ">f8", "M8[D]", "M8[Y]", "M8[ns]", "m8[s]")]
+    + [np.array(["a", "b"], kind) for kind in ("U3", "O", np.dtypes.StringDType())],
+    ids=lambda values: str(values.dtype),
+)
+def test_the_kind_of_an_array_is_that_of_the_column_that_it_becomes(values: np.ndarray) -> None:
+    assert kind_of_array(values.dtype) == kind_of_type(table_of_arrays({"a": values}).column("a").type)
+
+
+@pytest.mark.parametrize("dtype", ["c8", "c16", "S3", "V2", "g"])
+def test_arrays_that_become_no_column_have_no_kind(dtype: str) -> None:
+    assert kind_of_array(np.dtype(dtype)) is None
