@@ -8,6 +8,7 @@ import multiprocessing
 import multiprocessing.util
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -146,3 +147,17 @@ def command(forked: Callable[..., Command], tmp_path_factory: pytest.TempPathFac
     return lambda *words, **env: forked(
         "streamkern", words, tmp_path_factory.mktemp("command") / "out", env=os.environ | env
     )
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", place]
+    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting a small file system takes root, and a kernel that lets it")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)

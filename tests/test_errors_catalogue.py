@@ -509,6 +509,11 @@ VALUES: list[tuple[str, str]] = [
     ("sk.Laplace(1.0, norm=1) + sk.Gaussian(1.0)", "different norms"),
     ("sk.KernelRegressor(centers=sk.Given(X[:3]), metric=sk.AGOP()).fit(X, Y)", "given centers"),
     ("sk.KernelRegressor(centers=2, metric=sk.AGOP()).fit(X[:3], Y[:3])", "A metric is learned"),
+    (
+        "sk.KernelRegressor(centers=2, metric=sk.AGOP()).fit(data.augment(sk.augment.GaussianNoise(0.1)))",
+        "augmented rows",
+    ),
+    ("run(f, train=data.augment(copies=2), partition=sk.Partition())", "augmented or repeated"),
     ("LOOPS.angular(np.zeros((1, 1)), np.ones(1), np.ones(1), 'ntk', 0)", "depth 0"),
     ("LOOPS.cosines(np.zeros((1, 2)), np.ones(3), 1.0)", "(3,)"),
     ("LOOPS.row_norms(X.astype(int))", "int"),

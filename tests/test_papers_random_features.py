@@ -8,7 +8,6 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-import streamkern as sk
 from tests.modules import module_at
 
 FILE = Path(__file__).parent.parent / "pipelines" / "papers" / "random_features.py"
@@ -86,8 +85,3 @@ def test_images_are_classified(paper: ModuleType, tmp_path: Path, monkeypatch: p
     errors = paper.errors(1, data="fashion", rows=1000, features=200, test_rows=1000, passes=2)
     assert errors.shape == (1, 2)
     assert errors[0, 1] < 0.4
-
-
-def test_unknown_data_are_named():
-    with pytest.raises(sk.UsageError, match="synthetic or fashion"):
-        sk.load_pipeline(FILE, {"data": "susy"})

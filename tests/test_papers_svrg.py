@@ -84,11 +84,6 @@ def test_the_figures_are_printed(figure, capsys):
     assert result["preconditioned"]["factor"] in (0.5, 1.0)
 
 
-def test_epochs_are_counted_from_the_start(figure):
-    assert figure.epochs_to([1.0, 0.1, 0.01], 0.1) == 1
-    assert figure.epochs_to([1.0, 0.1], 1e-3) is None
-
-
 @pytest.mark.slow
 def test_the_command_line_trains_either_method(tmp_path):
     settings = {"data": "quadratic", "rows": "400", "features": "50", "ridge": "1e-4", "epochs": "4"}

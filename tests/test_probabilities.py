@@ -219,26 +219,6 @@ def test_a_classifier_without_rows_to_learn_them_from_says_what_gives_some():
     assert hasattr(model.set_params(validation=0.2).fit(X, y), "predict_proba")
 
 
-def test_a_saved_model_and_a_predictor_have_the_same_bits(tmp_path):
-    X, y, X_test, _ = _halves(load_digits)
-    model = sk.KernelClassifier(centers=80, threads=1).fit(X, y)
-    P = model.predict_proba(X_test)
-    loaded = sk.load_model(model.save(tmp_path / "model.zarr"))
-    np.testing.assert_array_equal(loaded.predict_proba(X_test), P)
-    np.testing.assert_array_equal(sk.Predictor(loaded).predict_proba(X_test[:50]), P[:50])
-    np.testing.assert_allclose(sk.Predictor(loaded).predict_proba(X_test[7:8]), P[7:8], rtol=1e-9)
-    assert loaded.fingerprint == model.model_.fingerprint
-
-
-def test_a_damaged_calibration_is_refused(tmp_path):
-    X, y, _, _ = _halves(load_breast_cancer)
-    model = sk.KernelClassifier(centers=30, threads=1).fit(X, y).model_
-    model.calibration = ProbabilityCalibration(np.ones(3), np.zeros(2), np.zeros(2), {})
-    saved = model.save(tmp_path / "model.zarr")
-    with pytest.raises(sk.errors.ModelFormatError, match="shape"):
-        sk.load_model(saved)
-
-
 @pytest.mark.parametrize("format", ["parquet", "zarr"])
 def test_predictions_in_files(tmp_path, format):
     X, y, X_test, _ = _halves(load_breast_cancer)

@@ -175,13 +175,6 @@ def test_cosines(loops: Loops, dtype: type):
 
 
 @both
-@pytest.mark.parametrize(("kind", "depth"), [("arccos3", 1), ("ntk", 0)])
-def test_an_angular_kernel_that_is_none_is_refused(loops: Loops, kind: str, depth: int):
-    with pytest.raises(UsageError, match="Unknown angular kernel"):
-        loops.angular(np.zeros((1, 1)), np.ones(1), np.ones(1), kind, depth)
-
-
-@both
 @pytest.mark.parametrize("S", [np.zeros((2, 4)), np.zeros((2, 3), np.int64), np.zeros((2, 6))[:, ::2]])
 def test_a_tile_that_does_not_fit_is_refused(loops: Loops, S: np.ndarray):
     with pytest.raises(UsageError):

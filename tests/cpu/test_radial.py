@@ -5,15 +5,12 @@ import math
 import numba
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import streamkern as sk
 from streamkern.cpu import loops
 from streamkern.cpu.elementwise import CompiledLoops
 from streamkern.cpu.gemm import pack
 from streamkern.engine.elementwise import RADIAL_KINDS, Loops
-from streamkern.errors import UsageError
 from streamkern.kernels import Expansion, Kernel
 
 FAST, REFERENCE = CompiledLoops(), Loops()
@@ -190,13 +187,6 @@ def test_a_point_is_as_near_to_itself_as_rounding_allows(kind: str, dtype: type)
     assert np.diagonal(S).min() > 1 - (2e-3 if dtype == np.float32 else 1e-7)
 
 
-@kinds
-def test_a_distance_that_rounding_made_negative_is_zero(kind: str):
-    S = np.array([[1.0000001, 1.0]], np.float32)
-    FAST.radial(S, np.ones(1, np.float32), np.ones(2, np.float32), kind, {"bandwidth": 1.0, "exponent": 0.5})
-    assert S.tolist() == [[1.0, 1.0]]
-
-
 @both
 @kinds
 @dtypes
@@ -205,61 +195,6 @@ def test_a_nan_stays_a_nan(loops: Loops, kind: str, dtype: type):
     S[0, 20] = np.nan
     loops.radial(S, np.ones(1, dtype), np.ones(40, dtype), kind, {"bandwidth": 1.0, "exponent": 0.5})
     assert np.flatnonzero(np.isnan(S)).tolist() == [20]
-
-
-@kinds
-@dtypes
-@given(b=st.integers(0, 6), p=st.integers(0, 70), left=st.integers(0, 5), right=st.integers(0, 5))
-def test_a_tile_of_a_larger_buffer_is_computed_alone_and_alike(
-    kind: str, dtype: type, b: int, p: int, left: int, right: int
-):
-    params = {"bandwidth": 2.0, "exponent": 0.8}
-    rng = np.random.default_rng(4)
-    buffer = rng.random((b + 2, left + p + right)).astype(dtype)
-    before = buffer.copy()
-    x_norms, z_norms = rng.random(2 * b).astype(dtype)[::2] + 1, rng.random(p).astype(dtype) + 1
-    tile = buffer[1 : b + 1, left : left + p]
-    alone = tile.copy()
-    FAST.radial(tile, x_norms, z_norms, kind, params)
-    FAST.radial(alone, x_norms, z_norms, kind, params)
-    assert np.array_equal(tile, alone)
-    buffer[1 : b + 1, left : left + p] = before[1 : b + 1, left : left + p]
-    assert np.array_equal(buffer, before)
-
-
-@both
-@dtypes
-def test_a_user_profile_is_applied_to_squared_distances(loops: Loops, dtype: type):
-    X = np.random.default_rng(5).standard_normal((7, 3)).astype(dtype)
-    norms, S = loops.row_norms(X), X @ X.T
-    loops.radial(S, norms, norms, lambda s: 1 / np.sqrt(1 + s), {})
-    exact = 1 / np.sqrt(1 + ((X[:, None] - X[None]).astype(np.float64) ** 2).sum(-1))
-    assert np.allclose(S, exact, atol=1e-6)
-
-
-@both
-@pytest.mark.parametrize(
-    ("kind", "params", "message"),
-    [
-        ("sinc", {"bandwidth": 1.0}, "Unknown radial kernel 'sinc'"),
-        ("laplace", {}, "bandwidth is None"),
-        ("laplace", {"bandwidth": 0.0}, "bandwidth is 0"),
-        ("gaussian", {"bandwidth": float("nan")}, "bandwidth is nan"),
-        ("exponential_power", {"bandwidth": 1.0, "exponent": 2.5}, "exponent is 2.5"),
-    ],
-)
-def test_a_kernel_that_is_none_is_refused(loops: Loops, kind: str, params: dict[str, float], message: str):
-    with pytest.raises(UsageError, match=message):
-        loops.radial(np.zeros((1, 1)), np.ones(1), np.ones(1), kind, params)
-
-
-@both
-@pytest.mark.parametrize(
-    "S", [np.zeros((2, 4)), np.zeros((2, 3), np.int64), np.zeros((2, 3), np.float16), np.zeros((2, 6))[:, ::2]]
-)
-def test_a_tile_that_does_not_fit_is_refused(loops: Loops, S: np.ndarray):
-    with pytest.raises(UsageError):
-        loops.radial(S, np.ones(2), np.ones(3), "laplace", {"bandwidth": 1.0})
 
 
 @dtypes

@@ -16,9 +16,6 @@ import streamkern as sk
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Scan, Stream
 from streamkern.data.targets import Classes, Continuous
-from streamkern.data.transforms import UnitRows
-from streamkern.errors import DataError
-from streamkern.formats import ArraySource
 from streamkern.rng import normal_rows, uniform_rows
 from streamkern.testing.augmentation import AugmentationSuite
 from tests.augmentations import augmented, mixed
@@ -148,27 +145,6 @@ def test_any_chunks_lanes_blocks_and_windows_give_the_same_augmented_rows(
         np.testing.assert_array_equal(y[0], y[1])
 
 
-def test_every_format_gives_the_same_prepared_and_augmented_rows(tmp_path):
-    random = np.random.default_rng(0)
-    X, y = random.integers(0, 9, (300, 4), dtype=np.uint8), np.arange(300) % 10
-    sk.write_zarr(str(tmp_path / "rows.zarr"), X, y, target="label")
-    sk.write_parquet(str(tmp_path / "rows.parquet"), X, y, target="label")
-    sources = [
-        Dataset(ArraySource(X, y, chunk_rows=37)),
-        sk.open_dataset(tmp_path / "rows.zarr", target="label"),
-        sk.open_dataset(tmp_path / "rows.parquet", target="label"),
-    ]
-    fitted = sources[0].scale(1 / 9).transform(UnitRows(4))
-    passes = []
-    for data in sources:
-        data = data._prepared_like(fitted).augment(*CHAIN, copies=2)
-        stream = Stream(Assembly(data, Classes(np.arange(10))), 2, 64, run_rows=1)
-        blocks = [stream.block((1, lane, step)) for lane in range(2) for step in range(stream.steps)]
-        passes.append(multiset(blocks))
-        assert sorted(np.concatenate([block.ids for block in blocks]).tolist()) == sorted([*range(300)] * 2)
-    assert passes[0] == passes[1] == passes[2]
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_mixup_mixes_rows_and_targets_with_rows_of_its_bank(cut_source, dtype, task):
@@ -284,18 +260,3 @@ def test_a_function_is_described_by_its_code():
     program = f"import streamkern as sk\n{source}print(sk.augment.Custom(f).to_json()['code'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == made(source).to_json()["code"]
-
-
-def test_a_function_that_returns_no_rows_is_refused(cut_source):
-    for function in (lambda X, U: X[:2], lambda X, U: None):
-        with pytest.raises(DataError, match="An augmentation of 5 rows returned"):
-            Scan(Assembly(Dataset(cut_source([5])).augment(sk.augment.Custom(function)))).block((0,))
-
-
-def test_a_function_that_returns_no_number_is_refused_with_the_row(cut_source):
-    def inverted(X, U):
-        X[3] = np.inf
-        return X
-
-    with pytest.raises(DataError, match=r"(?s)not finite.*inverted, row id 3"):
-        Scan(Assembly(Dataset(cut_source([5])).augment(sk.augment.Custom(inverted)))).block((0,))

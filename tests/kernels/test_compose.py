@@ -122,21 +122,6 @@ def test_operators_refuse_what_is_no_kernel(wrong):
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda: Sum(()),
-        lambda: Product((Laplace(), 3)),  # type: ignore[arg-type]
-        lambda: Laplace() * -1.0,
-        lambda: 0 * Laplace(),
-        lambda: float("nan") * Laplace(),
-    ],
-)
-def test_what_is_not_positive_definite_is_refused(wrong):
-    with pytest.raises(UsageError):
-        wrong()
-
-
-@pytest.mark.parametrize(
     "data",
     [
         {"name": "Sum", "parts": []},

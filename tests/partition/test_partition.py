@@ -23,7 +23,7 @@ from sklearn.metrics import log_loss
 
 import streamkern as sk
 from streamkern.cpu import host_loops
-from streamkern.data.row_order import Assembly, Block, RawRows
+from streamkern.data.row_order import Assembly, RawRows
 from streamkern.data.targets import Classes, Continuous
 from streamkern.engine.elementwise import Loops
 from streamkern.execute import ThreadsExecutor
@@ -31,7 +31,7 @@ from streamkern.models.cut_tree import CutTree
 from streamkern.models.partitioned_machine import Leaves
 from streamkern.partition import grow_tree
 from streamkern.partition.fit_partition import _count_warnings
-from streamkern.partition.grow_tree import Axis, LeafEdgeCounts, axis_of, quantile_edges, split_at, two_means_axis
+from streamkern.partition.grow_tree import axis_of, quantile_edges, split_at, two_means_axis
 from streamkern.partition.leaf_rows import LeafFingerprints, LeafIds, LeafRuns
 from streamkern.report import read_run
 from streamkern.report.page import page
@@ -236,16 +236,6 @@ def test_rows_that_are_all_alike_have_no_direction():
     assert axis_of((0, np.ones((300, D)), y, None, None), sk.Laplace("median"), encoding, 0) is None
     X = np.random.default_rng(0).normal(size=(300, D))
     assert axis_of((0, X, y, None, None), sk.Laplace("median"), encoding, 0) is not None  # that of the largest variance
-
-
-def test_counts_are_those_of_all_rows_in_their_leaves():
-    X, _ = table(400)
-    lines = {leaf: Axis(np.eye(2)[0], np.array([-0.5, 0.0, 0.5])) for leaf in (1, 2)}
-    (counts,) = LeafEdgeCounts(grown(), lines)(Block(X[:, :2], None, np.arange(400), ()), None)
-    places = dict(grown().training(X[:, :2]))
-    expected = [np.histogram(X[places[leaf], 0], [-np.inf, -0.5, 0, 0.5, np.inf])[0] for leaf in (1, 2)]
-    rows = [len(places.get(leaf, ())) for leaf in range(grown().leaves)]
-    assert np.array_equal(counts, np.concatenate([rows, *expected]))
 
 
 @pytest.mark.parametrize(("sample", "names"), [(9000, ["level-sample"]), (2000, ["level-sample", "level-1"])])
@@ -575,13 +565,6 @@ def test_what_does_not_go_with_a_partition_is_refused(changes: dict[str, Any], w
     for refused in (sk.plan, lambda pipeline: sk.run(pipeline, tmp_path / "run")):
         with pytest.raises(sk.UsageError, match=f"There is a partition, and .*{words}"):
             refused(sk.Pipeline(data, **given | changes))
-
-
-def test_augmented_rows_are_refused(tmp_path: Path):
-    X, y = table(500)
-    data = sk.from_arrays(X, y > 0).augment(sk.augment.GaussianNoise(0.1), copies=2)
-    with pytest.raises(sk.UsageError, match="augmented or repeated"):
-        sk.run(sk.Pipeline(data, centers=sk.Uniform(20), partition=PARTITION), tmp_path / "run")
 
 
 def test_a_partition_that_does_not_fit_is_refused_with_what_would(tmp_path: Path):

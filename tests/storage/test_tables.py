@@ -299,12 +299,6 @@ def test_tables_that_differ_are_an_error_that_names_both(tmp_path):
         open_tables([tmp_path / "one.npy", tmp_path / "two.npy"])
 
 
-def test_python_objects_are_refused_unread(tmp_path):
-    np.save(tmp_path / "t.npy", np.array([[object()]]), allow_pickle=True)
-    with pytest.raises(StorageError, match="Python objects"):
-        open_tables([tmp_path / "t.npy"])
-
-
 @pytest.mark.parametrize("name", ["t.csv", "t.feather", "t.npy", "t.npz", "t.h5"])
 def test_a_file_that_is_not_what_its_name_says_is_one_clear_error(tmp_path, name):
     (tmp_path / name).write_bytes(b"\x00\xff\n" * 50)
