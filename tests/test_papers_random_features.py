@@ -18,16 +18,6 @@ def paper() -> ModuleType:
     return module_at(FILE)
 
 
-def test_the_synthetic_target_has_variance_one_and_is_one_function(paper: ModuleType):
-    X, y = paper.points(20_000, 0.0, "train", 3)
-    assert X.shape == (20_000, 3)
-    assert abs(X).max() <= 1
-    assert y.std() == pytest.approx(1, abs=0.05)
-    noisy = paper.points(20_000, 0.5, "train", 3)
-    np.testing.assert_array_equal(noisy[0], X)
-    assert (noisy[1] - y).std() == pytest.approx(0.5, abs=0.02)
-
-
 @pytest.mark.slow
 def test_features_beyond_root_n_log_n_gain_little(paper: ModuleType):
     n = 1024
