@@ -459,6 +459,7 @@ VALUES: list[tuple[str, str]] = [
     ("sk.ingest((X, Y), f / 'out.zarr', dtype='text')", "text"),
     ("sk.ingest((X * 1e3, Y), f / 'out.zarr', dtype='float16', memory='10MB')", "9.5 MiB"),
     ("sk.ingest((X * 1e9, Y), f / 'out.zarr', dtype='float16')", "float16"),
+    ("sk.ingest(pa.table({'a': ['x'], 'b': [1.0]}), f / 'out.zarr', columns=['a'], dtype='float32')", "contains text"),
     ("sk.ingest((X, Y), f / 'out.zarr', missing='zero')", "zero"),
     ("sk.ingest((X, Y), f / 'out.zarr', compression='best')", "best"),
     ("sk.ingest((X, Y), zarr(f) and file(f, '', 'out.zarr'))", "out.zarr"),
