@@ -133,25 +133,6 @@ def test_small_numbers_of_rows() -> None:
 
 
 @pytest.mark.slow
-def test_labels_of_every_kind(digits: tuple[Array, ...]) -> None:
-    X, X_test, y, _ = (part[:200] for part in digits)
-    expected = sk.KernelClassifier().fit(X, y).predict(X_test)
-    names = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])
-    for values in (names, names.astype(object), np.arange(10.0), np.arange(10, dtype=np.uint8), np.arange(-3, 7)):
-        model = sk.KernelClassifier().fit(X, values[y])
-        assert list(model.classes_) == sorted(values)
-        assert set(model.predict(X_test)) <= set(values)
-    by_order = names[np.argsort(np.argsort(names))]  # labels whose order is another still name the same rows
-    assert np.mean(sk.KernelClassifier().fit(X, by_order[y]).predict(X_test) == by_order[expected]) > 0.99
-    two = sk.KernelClassifier().fit(X, y > 4)
-    assert two.classes_.dtype == bool
-    scores = two.decision_function(X_test)
-    assert scores.shape == (len(X_test),)
-    assert np.array_equal(two.predict(X_test), scores > 0)
-    assert sk.KernelClassifier().fit(X, y).decision_function(X_test).shape == (len(X_test), 10)
-
-
-@pytest.mark.slow
 def test_every_way_of_giving_rows_gives_the_same_model(digits: tuple[Array, ...], tmp_path: Path) -> None:
     X, X_test, y, y_test = digits
     X = X.astype(np.float32)

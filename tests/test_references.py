@@ -57,25 +57,6 @@ def test_kernels_are_their_formulas(
     np.testing.assert_allclose(K, formula(distances, 1.7), rtol=0, atol=tolerance)
 
 
-def test_top_eigensystem_is_the_top_of_the_full_one() -> None:
-    _, _, Z = problem(1, 40)
-    K = KERNEL(Z, Z)
-    sigma, E, tail = references.nystrom_top_eigensystem(K, 7)
-    values = np.linalg.eigvalsh(K)[::-1]
-    np.testing.assert_allclose([*sigma, tail], values[:8], rtol=1e-12)
-    np.testing.assert_allclose(K @ E, E * sigma, atol=1e-12)
-    np.testing.assert_allclose(E.T @ E, np.eye(7), atol=1e-12)
-
-
-@pytest.mark.parametrize("ridge", [0.0, 1e-3])
-def test_kernel_least_squares_has_no_gradient(ridge: float) -> None:
-    X, y, Z = problem(120, 20)
-    K_nz, K_zz = KERNEL(X, Z), KERNEL(Z, Z)
-    a = references.kernel_least_squares(K_nz, K_zz, y, ridge)
-    gradient = K_nz.T @ (K_nz @ a - y) + ridge * len(X) * K_zz @ a
-    assert np.abs(gradient).max() < 1e-11
-
-
 @pytest.mark.parametrize("keep_kernel", [False, True])
 @pytest.mark.parametrize("q", [None, 20])
 def test_eigenpro2_converges_to_the_interpolant(q: int | None, keep_kernel: bool) -> None:
@@ -83,13 +64,6 @@ def test_eigenpro2_converges_to_the_interpolant(q: int | None, keep_kernel: bool
     a = references.eigenpro2(KERNEL, X, y, s=100, q=q, epochs=150, keep_kernel=keep_kernel)
     exact = scipy.linalg.solve(KERNEL(X, X), y, assume_a="pos")
     assert np.linalg.norm(a - exact) < 1e-6 * np.linalg.norm(exact)
-
-
-def test_exact_eigenpro3_with_rows_among_the_centers_converges_to_least_squares() -> None:
-    X, y, Z = problem(300, 10)
-    a = references.eigenpro3_exact(KERNEL, X, y, Z, X_s=Z, q=8, epochs=1500, batch=len(X))
-    expected = references.kernel_least_squares(KERNEL(X, Z), KERNEL(Z, Z), y, 0.0)
-    assert predictions_apart(a, expected, X, Z) < 1e-6
 
 
 def test_inexact_projection_tends_to_exact_projection() -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 import pytest
 
@@ -12,35 +11,17 @@ from streamkern.cpu.elementwise import CompiledLoops
 from streamkern.cpu.gemm import pack
 from streamkern.engine.elementwise import RADIAL_KINDS, Loops
 from streamkern.kernels import Expansion, Kernel
+from tests.processors import elementwise
 
 FAST, REFERENCE = CompiledLoops(), Loops()
 both = pytest.mark.parametrize("loops", [FAST, REFERENCE], ids=lambda b: b.name)
 kinds = pytest.mark.parametrize("kind", RADIAL_KINDS)
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
-
-
-@numba.njit
-def exp32(x: np.ndarray, out: np.ndarray) -> None:
-    for i in range(len(x)):
-        out[i] = loops.exp32(x[i])
-
-
-@numba.njit
-def halvings32(t: np.ndarray, out: np.ndarray) -> None:
-    for i in range(len(t)):
-        out[i] = loops.halvings32(t[i])
-
-
-@numba.njit
-def log32(x: np.ndarray, out: np.ndarray) -> None:
-    for i in range(len(x)):
-        out[i] = loops.log32(x[i])
-
-
-@numba.njit
-def sqrt32(x: np.ndarray, out: np.ndarray) -> None:
-    for i in range(len(x)):
-        out[i] = math.sqrt(x[i])
+exp32 = elementwise(loops.exp32)
+halvings32 = elementwise(loops.halvings32)
+log32 = elementwise(loops.log32)
+sqrt32 = elementwise(math.sqrt)
+exp64 = elementwise(loops.exp64)
 
 
 def ulps(got: np.ndarray, exact: np.ndarray) -> float:
@@ -56,8 +37,7 @@ def every_float(low: float, high: float, stride: int) -> np.ndarray:
 @pytest.mark.slow
 def test_the_exponential_is_within_an_ulp_and_a_half_on_its_whole_domain():
     x = -np.concatenate([every_float(1e-38, 87.3365, 101), every_float(1e-3, 87.3365, 23)])
-    out = np.empty_like(x)
-    exp32(x, out)
+    out = exp32(x)
     assert ulps(out, np.exp(x.astype(np.float64))) <= 1.5
     order = np.argsort(x, kind="stable")
     assert (np.diff(out[order]) >= -2 * np.spacing(out[order][1:])).all()
@@ -66,8 +46,7 @@ def test_the_exponential_is_within_an_ulp_and_a_half_on_its_whole_domain():
 def test_the_exponential_at_the_ends():
     tiny = np.finfo(np.float32).tiny
     x = np.array([0, -0.0, -1e-45, -87.33654, -87.33655, -100, -1e30, -np.inf, np.nan], np.float32)
-    out = np.empty_like(x)
-    exp32(x, out)
+    out = exp32(x)
     assert out[:3].tolist() == [1, 1, 1]
     assert tiny <= out[3] < 1.001 * tiny
     assert out[4:8].tolist() == [0, 0, 0, 0]  # no subnormal on the way to 0
@@ -77,8 +56,7 @@ def test_the_exponential_at_the_ends():
 @pytest.mark.slow
 def test_powers_of_one_half_are_within_an_ulp_on_their_whole_domain():
     t = np.concatenate([every_float(1e-38, 126, 101), every_float(1e-3, 126, 23)])
-    out = np.empty_like(t)
-    halvings32(t, out)
+    out = halvings32(t)
     assert ulps(out, np.exp2(-t.astype(np.float64))) <= 1.1
     order = np.argsort(t, kind="stable")
     assert (np.diff(out[order]) <= np.spacing(out[order][1:])).all()
@@ -86,39 +64,29 @@ def test_powers_of_one_half_are_within_an_ulp_on_their_whole_domain():
 
 def test_powers_of_one_half_at_the_ends():
     t = np.array([0, 1e-45, 1, 126, 126.0001, 1000, 1e30, np.inf, np.nan], np.float32)
-    out = np.empty_like(t)
-    halvings32(t, out)
+    out = halvings32(t)
     assert out[:8].tolist() == [1, 1, 0.5, np.finfo(np.float32).tiny, 0, 0, 0, 0]  # no subnormal on the way to 0
     assert np.isnan(out[8])
-
-
-@numba.njit
-def exp64(x: np.ndarray, out: np.ndarray) -> None:
-    for i in range(len(x)):
-        out[i] = loops.exp64(x[i])
 
 
 def test_the_exponential_of_float64_is_within_an_ulp_and_a_quarter_and_ends_as_that_of_float32_does():
     x = -np.concatenate(
         [np.linspace(0, 2, 100_001), np.linspace(2, 708.3964, 400_001), np.geomspace(1e-300, 1, 100_001)]
     )
-    out = np.empty_like(x)
-    exp64(x, out)
+    out = exp64(x)
     exact = np.exp(x.astype(np.longdouble))
     if np.finfo(np.longdouble).nmant > 60:
         assert float((np.abs(out - exact) / np.spacing(exact.astype(np.float64))).max()) <= 1.25
     np.testing.assert_allclose(out, np.exp(x), rtol=5e-16)
     ends = np.array([0, -0.0, -5e-324, -708.3965, -745, -1e300, -np.inf, np.nan])
-    out = np.empty_like(ends)
-    exp64(ends, out)
+    out = exp64(ends)
     np.testing.assert_array_equal(out, [1, 1, 1, 0, 0, 0, 0, np.nan])
 
 
 @pytest.mark.slow
 def test_the_logarithm_is_within_an_ulp_and_a_half():
     x = np.concatenate([every_float(np.finfo(np.float32).tiny, 3e38, 101), every_float(0.5, 2, 7)])
-    out = np.empty_like(x)
-    log32(x, out)
+    out = log32(x)
     exact = np.log(x.astype(np.float64))
     assert ulps(out[exact != 0], exact[exact != 0]) <= 1.5
     assert (out[exact == 0] == 0).all()
@@ -126,8 +94,7 @@ def test_the_logarithm_is_within_an_ulp_and_a_half():
 
 def test_the_root_is_correctly_rounded():
     x = every_float(np.finfo(np.float32).tiny, 3e38, 101)
-    out = np.empty_like(x)
-    sqrt32(x, out)
+    out = sqrt32(x)
     assert np.array_equal(out, np.sqrt(x.astype(np.float64)).astype(np.float32))  # half a unit, as IEEE 754 has it
 
 

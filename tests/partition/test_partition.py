@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from sklearn.metrics import log_loss
 
 import streamkern as sk
 from streamkern.cpu import host_loops
-from streamkern.data.row_order import Assembly, RawRows
+from streamkern.data.row_order import Assembly
 from streamkern.data.targets import Classes, Continuous
 from streamkern.engine.elementwise import Loops
 from streamkern.execute import ThreadsExecutor
@@ -524,27 +523,6 @@ def test_parts_by_a_column(scaling: str | None):
     assert np.isfinite(unseen).all()
     with pytest.raises(sk.UsageError, match="no column 'shops' among the encoded features"):
         sk.KernelRegressor(partition=sk.Partition(by="shops")).fit(frame, y)
-
-
-@pytest.mark.slow
-def test_parts_by_a_column_of_numbers():
-    X, y = table(4000)
-    X[:, 4] = np.random.default_rng(2).integers(0, 3, len(X))
-    frame = pd.DataFrame(X, columns=list("abcde"))
-    model = sk.KernelRegressor(centers=60, partition=sk.Partition(by="e", rows=1000)).fit(frame, y)
-    leaves = [set(X[at, 4]) for _, at in model.model_.tree.training(_encoded(model, X))]
-    assert all(len(values) == 1 for values in leaves)
-    assert len(leaves) == 6
-
-
-def _encoded(model: sk.KernelRegressor, X: np.ndarray) -> np.ndarray:
-    made = model.model_
-    with warnings.catch_warnings():
-        data = made.dataset(pd.DataFrame(X, columns=list("abcde")))
-    ids = np.arange(len(X))
-    from_rows = data.source.read(0)
-    raw = RawRows(from_rows.X, None, ids, np.zeros_like(ids))
-    return Assembly(data, None, 0.0, made.Z.dtype).build(raw, ids, (), "").X
 
 
 @pytest.mark.parametrize(

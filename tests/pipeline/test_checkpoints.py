@@ -325,54 +325,6 @@ def test_a_signal_loses_no_step(file: Path, tmp_path: Path, start: Callable[...,
 
 
 @pytest.mark.slow
-def test_a_signal_in_the_one_pass_of_a_method_loses_no_part_of_it(tmp_path: Path, command: Callable[..., Any]):
-    """Normal equations are one sweep over all rows: hours, where there are enough of them."""
-    file = tmp_path / "direct.py"
-    file.write_text(
-        textwrap.dedent(
-            """
-            import os
-            import time
-
-            import numpy as np
-
-            import streamkern as sk
-            from streamkern.solvers.contributions import NormalEquations
-
-            contribute, pause = NormalEquations.__call__, float(os.environ.get("PAUSE", "0"))
-
-
-            def slow(*given):
-                time.sleep(pause)
-                return contribute(*given)
-
-
-            NormalEquations.__call__ = slow
-
-
-            def pipeline() -> sk.Pipeline:
-                rng = np.random.default_rng(0)
-                X = rng.normal(size=(80_000, 6)).astype(np.float32)
-                data = sk.from_arrays(X, np.sin(X[:, 0]) + X[:, 1])
-                return sk.Pipeline(data, sk.Laplace(3.0), sk.Uniform(400), sk.Direct(1e-6), task="regression")
-            """
-        )
-    )
-    expected = run(load_pipeline(file), tmp_path / "whole")
-    folder = tmp_path / "run"
-    process = command("run", file, "--run-dir", folder, "--threads", "1", PAUSE="0.5")
-    wait_for(folder, '"event": "step"', process)
-    process.terminate()
-    _, said = process.communicate()
-    assert process.returncode == 128 + signal.SIGTERM, said
-    (written,) = events(folder, "checkpoint")
-    resumed(lambda *words, pause: command(*words), folder)
-    result = json.loads((folder / "result.json").read_text())
-    assert result["weights_sha256"] == expected["weights_sha256"]
-    assert 0 < written["rows"] == result["resumed_rows"] < 80_000
-
-
-@pytest.mark.slow
 def test_kill_9_at_random_moments(file: Path, tmp_path: Path, start: Callable[..., Any]):
     expected = run(load_pipeline(file), tmp_path / "whole")
     folder = tmp_path / "run"

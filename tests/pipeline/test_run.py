@@ -156,13 +156,6 @@ def test_a_new_release_takes_nothing_over(done: Done, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("threads", [1, 3])
-def test_threads_do_not_change_the_weights(once: Done, tmp_path: Path, threads: int):
-    result = run(once.make(), tmp_path / "run", threads=threads)
-    assert result["weights_sha256"] == once.result["weights_sha256"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["statistics", "centers", "train", "evaluate"])
 def test_a_damaged_stage_is_computed_again_with_a_warning(done: Done, stage: str):
     make, folder, first = done

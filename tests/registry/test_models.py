@@ -6,8 +6,6 @@ import gc
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -211,16 +209,6 @@ def test_a_rollback_is_not_undone_by_recovery(five: Registry):
     five.rollback()
     with five.lock():
         assert five.champion == 1
-
-
-@pytest.mark.slow
-def test_one_writer_at_a_time(five: Registry):
-    program = f"import streamkern as sk\nwith sk.Registry({five.where!r}).lock(): pass"
-    with five.lock():
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "BusyError" in done.stderr
-    assert str(os.getpid()) in done.stderr
-    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_half_a_line_of_the_log_costs_no_other(models: Registry):

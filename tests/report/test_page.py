@@ -17,7 +17,7 @@ from sklearn.metrics import average_precision_score, precision_score, recall_sco
 import streamkern as sk
 from streamkern.commands.parser import main
 from streamkern.report import read_run
-from streamkern.report.bokeh_plots import log_ticks, number_text, short_count
+from streamkern.report.bokeh_plots import number_text, short_count
 from streamkern.report.html_markup import png
 from streamkern.report.page import page, write_report
 from streamkern.report.result_sentences import (
@@ -265,12 +265,6 @@ def test_the_stage_that_a_run_did_not_finish_has_a_bar_up_to_the_last_event(
     assert max(widths) == (20.0 if state == "failed" else 25.0)
 
 
-@pytest.mark.slow
-def test_a_run_that_ended_has_no_unfinished_stage(runs: dict[str, Path]):
-    assert read_run(runs["digits"]).unfinished is None
-    assert "unfinished" not in Words(page([read_run(runs["digits"])])).text
-
-
 def test_several_runs_are_compared_by_what_differs(runs: dict[str, Path]):
     html = page([read_run(runs["digits"]), read_run(runs["digits-short"])])
     differences = html[html.index('id="differences"') : html.index('id="learning"')]
@@ -342,13 +336,6 @@ def test_png_holds_the_pixels():
         np.testing.assert_array_equal(lines[:, 1:].reshape(pixels.shape), pixels)
         (check,) = struct.unpack(">I", data[at + 4 + size : at + 8 + size])
         assert check == zlib.crc32(data[at : at + 4 + size])
-
-
-@pytest.mark.parametrize(("low", "high"), [(0.9, 1.1), (0.05, 1.0), (1e-6, 1e3), (1e-30, 1e30), (8.1, 8.2)])
-def test_ticks_of_a_logarithmic_axis_are_at_least_two(low: float, high: float):
-    found = log_ticks(low, high)
-    assert len(found) >= 2
-    assert all(low <= tick <= high for tick in found)
 
 
 def test_numbers_are_written_for_people():

@@ -163,14 +163,6 @@ def test_a_recipe_with_a_solver_is_left_alone():
     assert resolve_solver(job, 1 << 30) == (job, "")
 
 
-def test_estimators_take_it():
-    data = rows()
-    model = sk.KernelClassifier(sk.Laplace(2.0), 40, "auto", memory="4GiB", threads=1).fit(data)
-    plain = sk.KernelClassifier(sk.Laplace(2.0), 40, sk.Direct(), memory="4GiB", threads=1).fit(data)
-    assert model.model_.weights_sha256 == plain.model_.weights_sha256
-    assert model.get_params()["solver"] == "auto"
-
-
 @pytest.mark.parametrize("centers", [sk.AllRows(), sk.Uniform(600)], ids=["stored", "drawn"])
 def test_every_row_a_center_needs_no_projection_where_no_float32_factor_fits(centers: Any):
     job = sk.Pipeline(train=rows(), kernel=sk.Laplace(2.0), centers=centers, solver="auto", dtype="float32")
