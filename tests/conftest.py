@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import multiprocessing
 import multiprocessing.util
 import os
 import shutil
+import socket
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -146,3 +150,35 @@ def command(forked: Callable[..., Command], tmp_path_factory: pytest.TempPathFac
     return lambda *words, **env: forked(
         "streamkern", words, tmp_path_factory.mktemp("command") / "out", env=os.environ | env
     )
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The URL of an S3 server on loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        try:
+            while server.poll() is None:
+                with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port)):
+                    break
+                time.sleep(0.05)
+            assert server.poll() is None
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.kill()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", place]
+    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting a small file system takes root, and a kernel that lets it")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)

@@ -150,9 +150,6 @@ class CountingEngine(HostEngine):
         self.counts.add("eigen", eigh(len(K)) * K.dtype.itemsize / 8)
         return super().top_eigenpairs(K, k, floor)
 
-    def whole_eigenpairs(self, K: Array, k: int) -> tuple[Array, Array]:
-        return super().whole_eigenpairs(K, k)
-
     def eigh(self, A: Array, B: Array | None = None, top: int | None = None) -> tuple[Array, Array]:
         self.counts.add("eigen", eigh(len(A)))
         return super().eigh(A, B, top)

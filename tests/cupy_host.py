@@ -61,7 +61,7 @@ def _plain(value: Any) -> Any:
     return value.a if isinstance(value, ndarray) else value
 
 
-class ndarray:
+class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     """An array of the device."""
 
     def __init__(self, a: Any, held: Any = None) -> None:
@@ -104,35 +104,6 @@ class ndarray:
         where = {} if out is None else {"out": tuple(map(_plain, out))}
         found = ufunc(*map(_plain, inputs), **where, **more)
         return out[0] if out is not None else ndarray(found)
-
-    def __neg__(self) -> Any:
-        return np.negative(self)
-
-    def __add__(self, other: Any) -> Any:
-        return np.add(self, other)
-
-    def __sub__(self, other: Any) -> Any:
-        return np.subtract(self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return np.subtract(other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return np.multiply(self, other)
-
-    __radd__, __rmul__ = __add__, __mul__
-
-    def __truediv__(self, other: Any) -> Any:
-        return np.divide(self, other)
-
-    def __pow__(self, other: Any) -> Any:
-        return np.power(self, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return np.greater(self, other)
-
-    def __lt__(self, other: Any) -> Any:
-        return np.less(self, other)
 
     def reshape(self, *shape: Any) -> ndarray:
         return ndarray(self.a.reshape(*shape), self.held)

@@ -148,27 +148,3 @@ def test_bad_input_is_one_error_and_loses_nothing(
     if result["status"] != "done":  # a pipeline that cannot even be described leaves the earlier result as it is
         assert result["status"] == "failed"
         assert result["last_done"]["weights_sha256"] == before
-
-
-def test_a_plan_over_the_budget_is_refused(job: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert job(tmp_path / "good.zarr", extra=("--memory", "20MB")) == 2
-    told = capsys.readouterr().err
-    for word in ("memory=19.1 MiB", "a budget of at least", "raise memory"):
-        assert word in told
-    assert not (tmp_path / "run/model.zarr").exists()
-
-
-def test_an_unknown_label_at_test_time_names_label_and_row(
-    job: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    X, y = good(50, seed=2)
-    y[33] = 7
-    sk.write_zarr(str(tmp_path / "odd.zarr"), X, y, target="label")
-    assert job(tmp_path / "good.zarr", test="odd.zarr") == 1
-    told = capsys.readouterr().err
-    for word in ("label 7", "33", "odd.zarr", "0, 1"):
-        assert word in told, told
-
-
-def test_a_count_of_numpy_is_one() -> None:
-    assert type(sk.Uniform(np.int64(20)).p) is int

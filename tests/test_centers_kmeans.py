@@ -196,16 +196,6 @@ def test_as_many_centers_as_rows_are_the_rows(executors):
     np.testing.assert_allclose(np.sort(Z, axis=0), np.sort(X, axis=0), atol=1e-12)
 
 
-def test_too_few_distinct_rows_say_so(executors):
-    data = dataset(np.repeat(clumps(4), 50, axis=0))
-    assert len(KMeans(4).choose(data, executors[0], F8).Z) == 4
-    with pytest.raises(DataError, match="has 4 distinct ones, and 5 centers") as caught:
-        KMeans(5).choose(data, executors[0], F8)
-    assert caught.value.remedy
-    with pytest.raises(DataError, match="201 rows"):
-        KMeans(201).choose(data, executors[0], F8)
-
-
 def test_a_row_that_is_not_finite_is_refused_wherever_it_lies(executors):
     X = clumps(11_000, d=2)
     order = dataset(X).draw(len(X), 0)

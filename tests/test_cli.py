@@ -76,20 +76,6 @@ def test_run_trains_and_says_what_came_of_it(program: list[str]):
     assert not {"\r", "\x1b"} & set(done.stderr)
 
 
-def test_a_second_run_takes_over_and_a_changed_setting_runs_again(capsys: pytest.CaptureFixture[str]):
-    run = ["run", DIGITS, *SMALL]
-    assert main(run) == 0
-    first = result_of()
-    assert main(run) == 0
-    again = result_of()
-    assert computed(again) == ["save"]
-    assert again["weights_sha256"] == first["weights_sha256"]
-    assert "reused from an earlier run" in capsys.readouterr().out
-    assert main([*run, "--set", "bandwidth=3"]) == 0
-    assert computed(result_of()) == ["eigensystem", "train", "save", "evaluate"]
-    assert result_of()["weights_sha256"] != first["weights_sha256"]
-
-
 @pytest.mark.parametrize(
     "words",
     [

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import re
-import socket
 import subprocess
 import sys
-import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,29 +100,21 @@ def test_a_page_runs_and_prints_what_it_says(
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[s3fs.S3FileSystem]:
-    """An S3 server on loopback, as the environment names it."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3fs.S3FileSystem]:
+    """An S3 server on loopback, as the environment names it, with an empty bucket that other tests use too."""
     for name, value in {
         "ACCESS_KEY_ID": "EXAMPLE",
         "SECRET_ACCESS_KEY": "an-example",
         "DEFAULT_REGION": "us-east-1",
-        "ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "ENDPOINT_URL": s3_server,
     }.items():
         monkeypatch.setenv(f"AWS_{name}", value)
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        try:
-            while server.poll() is None:
-                with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port)):
-                    break
-                time.sleep(0.05)
-            store = s3fs.S3FileSystem(skip_instance_cache=True)
-            store.mkdir("example")
-            yield store
-        finally:
-            server.kill()
+    store = s3fs.S3FileSystem(skip_instance_cache=True)
+    if store.exists("example"):
+        store.rm("example", recursive=True)
+    store.mkdir("example")
+    yield store
+    store.rm("example", recursive=True)
 
 
 @pytest.mark.slow

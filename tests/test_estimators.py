@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 import re
 import subprocess
@@ -15,11 +16,9 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pandas as pd
-import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import scipy.sparse
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits
 from sklearn.kernel_ridge import KernelRidge
@@ -134,25 +133,6 @@ def test_small_numbers_of_rows() -> None:
 
 
 @pytest.mark.slow
-def test_labels_of_every_kind(digits: tuple[Array, ...]) -> None:
-    X, X_test, y, _ = (part[:200] for part in digits)
-    expected = sk.KernelClassifier().fit(X, y).predict(X_test)
-    names = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])
-    for values in (names, names.astype(object), np.arange(10.0), np.arange(10, dtype=np.uint8), np.arange(-3, 7)):
-        model = sk.KernelClassifier().fit(X, values[y])
-        assert list(model.classes_) == sorted(values)
-        assert set(model.predict(X_test)) <= set(values)
-    by_order = names[np.argsort(np.argsort(names))]  # labels whose order is another still name the same rows
-    assert np.mean(sk.KernelClassifier().fit(X, by_order[y]).predict(X_test) == by_order[expected]) > 0.99
-    two = sk.KernelClassifier().fit(X, y > 4)
-    assert two.classes_.dtype == bool
-    scores = two.decision_function(X_test)
-    assert scores.shape == (len(X_test),)
-    assert np.array_equal(two.predict(X_test), scores > 0)
-    assert sk.KernelClassifier().fit(X, y).decision_function(X_test).shape == (len(X_test), 10)
-
-
-@pytest.mark.slow
 def test_every_way_of_giving_rows_gives_the_same_model(digits: tuple[Array, ...], tmp_path: Path) -> None:
     X, X_test, y, y_test = digits
     X = X.astype(np.float32)
@@ -180,31 +160,6 @@ def test_every_way_of_giving_rows_gives_the_same_model(digits: tuple[Array, ...]
     assert model.score(sk.from_arrays(X_test, y_test)) == model.score(X_test, y_test)
 
 
-def test_polars() -> None:
-    X = np.random.default_rng(0).random((60, 2))
-    frame = polars.DataFrame({"a": X[:, 0], "b": X[:, 1]})
-    model = sk.KernelRegressor().fit(frame, X[:, 0])
-    assert list(model.feature_names_in_) == ["a", "b"]
-    assert np.array_equal(model.predict(frame), sk.KernelRegressor().fit(X, X[:, 0]).predict(X))
-
-
-def test_augmented_rows(digits: tuple[Array, ...]) -> None:
-    X, X_test, y, y_test = digits
-    train = sk.from_arrays(X, y).augment(sk.augment.GaussianNoise(1.0), copies=5)
-    model = sk.KernelClassifier(sk.Laplace(20.0), centers=300).fit(train)
-    assert model.result_.outcome.rows == model.result_.outcome.passes * 5 * len(X)
-    assert model.score(sk.from_arrays(X_test, y_test)) > 0.97
-
-
-def test_standard_scaling_is_that_of_the_training_rows(diabetes: tuple[Array, ...]) -> None:
-    X, X_test, y, _ = diabetes
-    units = np.logspace(-3, 3, X.shape[1])
-    scaler = StandardScaler().fit(X)
-    expected = sk.KernelRegressor().fit(scaler.transform(X), y).predict(scaler.transform(X_test))
-    scaled = sk.KernelRegressor(scaling="standard").fit(X * units, y).predict(X_test * units)
-    assert scaled == pytest.approx(expected, rel=1e-6)
-
-
 def test_validation_stops_early(diabetes: tuple[Array, ...]) -> None:
     X, X_test, y, y_test = diabetes
     solver = sk.EigenPro(epochs=20, patience=3)
@@ -230,13 +185,6 @@ def test_clone_pipeline_and_search(diabetes: tuple[Array, ...], digits: tuple[Ar
     assert make_pipeline(StandardScaler(), sk.KernelClassifier()).fit(A, a).score(A, a) > 0.99
 
 
-def test_save(digits: tuple[Array, ...], tmp_path: Path) -> None:
-    X, X_test, y, _ = digits
-    model = sk.KernelClassifier(centers=100).fit(X, y)
-    assert model.save(tmp_path / "model.zarr") == tmp_path / "model.zarr"
-    assert np.array_equal(sk.load_model(tmp_path / "model.zarr").predict(X_test), model.predict(X_test))
-
-
 def test_a_fit_that_cannot_hold_its_memory_is_refused_before_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     X = np.random.default_rng(0).random((4000, 50))
 
@@ -247,29 +195,6 @@ def test_a_fit_that_cannot_hold_its_memory_is_refused_before_it_reads(monkeypatc
     with pytest.raises(sk.errors.PlanRefusedError, match="a budget of at least") as caught:
         sk.KernelRegressor(memory="100MiB").fit(X, X[:, 0])
     assert caught.value.exit_status == 2
-
-
-def test_bad_rows_and_targets(digits: tuple[Array, ...]) -> None:
-    X, X_test, y, y_test = (part[:200].copy() for part in digits)
-    spoilt = X.copy()
-    spoilt[17, 3] = np.nan
-    with pytest.raises(sk.DataError, match="row 17, feature 3"):
-        sk.KernelClassifier().fit(spoilt, y)
-    model = sk.KernelClassifier().fit(X, y)
-    with pytest.raises(sk.DataError, match="row 17"):
-        model.predict(spoilt)
-    with pytest.raises(ValueError, match="64 features"):
-        model.predict(X[:, :5])
-    with pytest.raises(sk.DataError, match="one class only"):
-        sk.KernelClassifier().fit(X, np.zeros(len(X), dtype=int))
-    with pytest.raises(ValueError, match="Unknown label type"):
-        sk.KernelClassifier().fit(X, np.linspace(0, 1, len(X)))
-    with pytest.raises(sk.DataError, match="no target"):
-        sk.KernelClassifier().fit(sk.from_arrays(X))
-    with pytest.raises(sk.UsageError, match="both given"):
-        sk.KernelClassifier().fit(sk.from_arrays(X, y), y)
-    with pytest.raises(sk.DataError, match="label 77"):
-        model.score(sk.from_arrays(X_test, np.where(np.arange(200) == 5, 77, y_test)))
 
 
 # ------------------------------------------------------------------------------------------------------- small things
@@ -326,9 +251,10 @@ def test_centers_beyond_the_rows_are_all_rows_with_a_warning() -> None:
     ],
 )
 def test_a_target_that_is_missing_is_told_by_its_row(y: Any, told: str) -> None:
-    for kind in (sk.KernelClassifier, sk.KernelRegressor):
+    table = pd.DataFrame({"town": list("xyz"), "a": [1, 2, 3]})
+    for kind, X in itertools.product((sk.KernelClassifier, sk.KernelRegressor), (np.eye(3), table)):
         with pytest.raises(sk.DataError, match=f"A target is missing: {told}") as error:
-            kind().fit(np.eye(3), y)
+            kind().fit(X, y)
         assert error.value.where == "y, row 1"
 
 
@@ -393,14 +319,6 @@ def test_booleans_that_are_objects_are_booleans() -> None:
         np.testing.assert_array_equal(again.predict(X), model.predict(X))
 
 
-@pytest.mark.parametrize("y", [["a", None, "b"], pd.Series(["a", None, "b"], dtype="str"), ["a", np.nan, "b"]])
-def test_a_label_of_a_table_that_is_missing_is_told_by_its_row(y: Any) -> None:
-    for kind in (sk.KernelClassifier, sk.KernelRegressor):
-        with pytest.raises(sk.DataError, match="A target is missing") as error:
-            kind().fit(pd.DataFrame({"town": list("xyz"), "a": [1, 2, 3]}), pd.Series(y, dtype=object))
-        assert error.value.where == "y, row 1"
-
-
 def test_no_target_at_all_is_told() -> None:
     table = pd.DataFrame({"town": list("xyz"), "a": [1, 2, 3]})
     for X in (np.eye(3), table):
@@ -444,23 +362,6 @@ def test_parameters_of_a_solver_are_searched_by_their_names() -> None:
     for wrong, words in (({"solver__rigde": 1.0}, "no parameter 'rigde'"), ({"metric__rounds": 1}, "None")):
         with pytest.raises(sk.UsageError, match=words):
             sk.KernelClassifier(solver=sk.Direct()).set_params(**wrong)
-
-
-def test_sparse_input_is_refused_in_our_words_with_the_remedy_at_every_door() -> None:
-    X, y = small()
-    sparse = scipy.sparse.csr_array(X)
-    model = sk.KernelClassifier("laplace", 20).fit(X, y)
-    for use in (
-        lambda: sk.KernelClassifier("laplace", 20).fit(sparse, y),
-        lambda: model.predict(sparse),
-        lambda: model.score(sparse, y),
-        lambda: model.model_.predict(sparse),
-        lambda: sk.Predictor(model.model_)(sparse),
-        lambda: sk.from_arrays(sparse, y),
-    ):
-        with pytest.raises(sk.DataError, match="is sparse") as error:
-            use()
-        assert "toarray" in str(error.value.remedy)
 
 
 @pytest.mark.parametrize("search", [False, True])

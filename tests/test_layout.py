@@ -6,8 +6,6 @@ import ast
 import functools
 import importlib
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -129,18 +127,6 @@ def test_no_file_is_longer_than_a_sitting():
     lengths = {str(file.relative_to(ROOT)): len(file.read_text().splitlines()) for file in FILES}
     assert lengths  # an empty list would pass everything above as well
     assert {name: n for name, n in lengths.items() if n > LONGEST} == {}
-
-
-def test_no_package_is_empty():
-    packages = [file.parent for file in FILES if file.name == "__init__.py"]
-    assert [package for package in packages if not [f for f in package.glob("*.py") if f.name != "__init__.py"]] == []
-
-
-def test_importing_the_library_does_not_import_what_is_optional():
-    optional = {"bokeh", "distributed", "cupy", "mlflow", "pandas", "rich"}
-    program = f"import sys, streamkern; print(*sorted({optional} & sys.modules.keys()))"
-    out = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert out.stdout.split() == []
 
 
 # ------------------------------------------------------------------------------------------------- cycles of imports
@@ -294,16 +280,3 @@ def test_a_public_method_has_a_docstring_unless_another_class_documents_that_nam
     documented = {part.name for *_, part in found if ast.get_docstring(part)}
     missing = [(*place, part.name) for *place, part in found if part.name not in documented]
     assert [".".join(each) for each in missing if not overrides(*each)] == []
-
-
-@pytest.mark.parametrize("benchmark", sorted((ROOT / "tests" / "benchmarks").glob("*.py")), ids=lambda file: file.stem)
-def test_what_a_benchmark_takes_from_another_is_there(benchmark: Path):
-    """No test runs most of them to their end."""
-    for node in ast.walk(ast.parse(benchmark.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests."):
-            place = ROOT / str(node.module).replace(".", "/")
-            source = "" if place.is_dir() else place.with_suffix(".py").read_text()
-            for name in (alias.name for alias in node.names):
-                assert (place / f"{name}.py").is_file() or re.search(
-                    rf"^(def|class|from .*)? ?\b{name}\b", source, re.M
-                ), name

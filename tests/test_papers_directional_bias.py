@@ -43,25 +43,6 @@ def test_at_the_same_training_loss_the_bias_is_that_of_theorem_1(figure, runs):
     assert share == 1
 
 
-@pytest.mark.slow
-def test_a_draw_is_the_same_again(figure, runs):
-    assert figure.run(1) == runs[1]
-
-
-def test_gradient_descent_takes_the_steps_of_the_paper(figure, runs):
-    """Against plain NumPy."""
-    X, y = figure.points(10, 0, "train")
-    K = figure.KERNEL(X)
-    norms = np.sum(X**2, axis=1)
-    assert 0.49 <= norms.min() <= norms.max() <= 1
-    np.testing.assert_allclose(K, (X @ X.T + 0.01) ** 2)
-    alpha = np.zeros(10)
-    for step in range(1050):
-        alpha -= (0.5 if step < 50 else 0.05) * K @ (K @ alpha - y) / 10
-    loss = np.mean((K @ alpha - y) ** 2) / 2
-    assert runs[0][figure.GD].loss == pytest.approx(loss, rel=1e-6)
-
-
 def test_the_table_is_printed(figure, runs, monkeypatch, capsys):
     monkeypatch.setattr(figure, "run", runs.__getitem__)
     figure.main(["--draws", "2"])

@@ -67,23 +67,6 @@ def test_the_table_is_printed(place: None, capsys: pytest.CaptureFixture[str]):
     assert Path("runs/eigenpro/kernel-exact-1e-05/result.json").exists()
 
 
-def test_epochs_are_counted_from_one():
-    paper = module("eigenpro")
-    scores = [{"accuracy": 0.5, "mse": 0.3}, {"accuracy": 0.7, "mse": 0.2}, {"accuracy": 0.7, "mse": 0.1}]
-    assert paper.epochs_to(scores, {"accuracy": 0.7, "mse": 0.1}) == (2, 3)
-    assert paper.epochs_to(scores, {"accuracy": 0.8, "mse": 0.05}) == (None, None)
-    assert paper.told(2, None, 3) == "2 (>3)"
-
-
-def test_an_unknown_method_or_basis_is_named():
-    with pytest.raises(sk.UsageError, match="sgd-average"):
-        sk.load_pipeline(FOLDER / "eigenpro.py", {"method": "adam"})
-    with pytest.raises(sk.UsageError, match="kernel or fourier"):
-        sk.load_pipeline(FOLDER / "eigenpro.py", {"basis": "wavelets"})
-    with pytest.raises(sk.UsageError, match="has no ridge"):
-        sk.load_pipeline(FOLDER / "eigenpro.py", {"penalty": "1e-5"})
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("basis", ["kernel", "fourier"])
 def test_overhead_is_printed(place: None, basis: str, capsys: pytest.CaptureFixture[str]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import streamkern as sk
@@ -48,19 +47,3 @@ def test_noisy_copies_help_where_every_image_is_a_center(accuracy):
     plain = accuracy(images=1_000, centers=1_000)
     noisy = accuracy(images=1_000, centers=1_000, rows=30_000, noise=0.03, epochs=1)
     assert plain < noisy
-
-
-def test_random_centers_are_training_rows(accuracy, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    job = sk.load_pipeline(PIPELINE, {"images": "300", "centers": "300"})
-    assert len(job.train) == job.train.base_rows == 300
-    assert job.centers == sk.Uniform(300)
-    copies = sk.load_pipeline(PIPELINE, {"images": "300", "centers": "100", "rows": "1000", "noise": "0.1"})
-    assert len(copies.train) == 1000
-    assert np.isin(copies.train.draw(300), job.train.draw(300)).all()
-    assert isinstance(sk.load_pipeline(PIPELINE, {"selection": "kmeans"}).centers, sk.KMeans)
-
-
-def test_an_unknown_selection_is_refused():
-    with pytest.raises(sk.UsageError, match="random or kmeans"):
-        sk.load_pipeline(PIPELINE, {"selection": "best"})

@@ -8,7 +8,6 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-import streamkern as sk
 from tests.modules import module_at
 
 FILE = Path(__file__).parent.parent / "pipelines" / "papers" / "random_features.py"
@@ -17,16 +16,6 @@ FILE = Path(__file__).parent.parent / "pipelines" / "papers" / "random_features.
 @pytest.fixture(scope="module")
 def paper() -> ModuleType:
     return module_at(FILE)
-
-
-def test_the_synthetic_target_has_variance_one_and_is_one_function(paper: ModuleType):
-    X, y = paper.points(20_000, 0.0, "train", 3)
-    assert X.shape == (20_000, 3)
-    assert abs(X).max() <= 1
-    assert y.std() == pytest.approx(1, abs=0.05)
-    noisy = paper.points(20_000, 0.5, "train", 3)
-    np.testing.assert_array_equal(noisy[0], X)
-    assert (noisy[1] - y).std() == pytest.approx(0.5, abs=0.02)
 
 
 @pytest.mark.slow
@@ -86,8 +75,3 @@ def test_images_are_classified(paper: ModuleType, tmp_path: Path, monkeypatch: p
     errors = paper.errors(1, data="fashion", rows=1000, features=200, test_rows=1000, passes=2)
     assert errors.shape == (1, 2)
     assert errors[0, 1] < 0.4
-
-
-def test_unknown_data_are_named():
-    with pytest.raises(sk.UsageError, match="synthetic or fashion"):
-        sk.load_pipeline(FILE, {"data": "susy"})

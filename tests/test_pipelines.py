@@ -52,12 +52,6 @@ def test_digits_split_before_they_are_augmented():
     assert not np.intersect1d(*ids).size
 
 
-def test_no_noise_is_the_plain_data_set():
-    pipeline = sk.load_pipeline(DIGITS, {"noise": "0", "rows": "1000"})
-    assert pipeline.train.augmentations == ()
-    assert len(pipeline.train) == 1000
-
-
 def test_a_store_that_was_interrupted_is_written_anew():
     Path("data/digits.tmp").mkdir(parents=True)
     sk.write_zarr("data/digits.tmp", np.zeros((3, 2), "uint8"), np.zeros(3, "uint8"), target="digit")
@@ -107,14 +101,6 @@ def module() -> ModuleType:
     return sys.modules["streamkern_pipeline_fashion_mnist"]
 
 
-def test_two_sources_are_two_stores(module: ModuleType, made: Path, tmp_path: Path):
-    other = tmp_path / "other"
-    other.mkdir()
-    for file in made.iterdir():
-        (other / file.name).symlink_to(file)
-    assert len({module.store(str(made)), module.store(str(other)), module.store(str(made))}) == 2
-
-
 def cut(content: bytes) -> bytes:
     return content[: len(content) // 2]
 
@@ -139,12 +125,6 @@ def test_a_wrong_file_is_named(made: Path, tmp_path: Path, damage: Callable[[byt
         sk.load_pipeline(FASHION, {"source": str(tmp_path)})
     assert caught.value.where == str(tmp_path / name)
     assert not list(tmp_path.rglob("train.zarr"))
-
-
-def test_labels_in_place_of_images_are_refused(made: Path, tmp_path: Path):
-    (tmp_path / "train-images-idx3-ubyte.gz").symlink_to(made / "train-labels-idx1-ubyte.gz")
-    with pytest.raises(sk.DataError, match=r"60,000 values and says its shape is \(60000,\)"):
-        sk.load_pipeline(FASHION, {"source": str(tmp_path)})
 
 
 def test_a_folder_without_the_files_is_refused(tmp_path: Path):

@@ -9,10 +9,8 @@ import pandas as pd
 import pytest
 import zarr
 from scipy.optimize import minimize
-from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_breast_cancer, load_digits
-from sklearn.metrics import classification_report, log_loss
-from sklearn.model_selection import cross_val_score
+from sklearn.metrics import log_loss
 
 import streamkern as sk
 from streamkern.calibration import probabilities as module
@@ -194,17 +192,6 @@ def test_leave_one_out_calibrates_as_well_as_rows_held_out(load):
     assert out_of_sample.model_.score(sk.from_arrays(X_test, y_test))["log_loss"] == pytest.approx(losses[0], abs=1e-6)
 
 
-@pytest.mark.slow
-def test_tools_of_scikit_learn():
-    X, y, X_test, y_test = _halves(load_breast_cancer)
-    model = sk.KernelClassifier(centers=60, threads=1)
-    assert cross_val_score(model, X, y, cv=3, scoring="roc_auc").min() > 0.95
-    assert cross_val_score(model, X, y, cv=3, scoring="neg_log_loss").min() > -0.4
-    wrapped = CalibratedClassifierCV(model, cv=2, method="isotonic").fit(X, y)
-    assert log_loss(y_test, wrapped.predict_proba(X_test)) < 1.0
-    assert "macro avg" in classification_report(y_test, model.fit(X, y).predict(X_test))
-
-
 def test_a_classifier_without_rows_to_learn_them_from_says_what_gives_some():
     X, y, _, _ = _halves(load_breast_cancer)
     model = sk.KernelClassifier(centers=40, solver=sk.EigenPro(epochs=1), threads=1)
@@ -217,26 +204,6 @@ def test_a_classifier_without_rows_to_learn_them_from_says_what_gives_some():
     with pytest.raises(sk.UsageError, match="no probabilities"):
         model.model_.predict_proba(X)
     assert hasattr(model.set_params(validation=0.2).fit(X, y), "predict_proba")
-
-
-def test_a_saved_model_and_a_predictor_have_the_same_bits(tmp_path):
-    X, y, X_test, _ = _halves(load_digits)
-    model = sk.KernelClassifier(centers=80, threads=1).fit(X, y)
-    P = model.predict_proba(X_test)
-    loaded = sk.load_model(model.save(tmp_path / "model.zarr"))
-    np.testing.assert_array_equal(loaded.predict_proba(X_test), P)
-    np.testing.assert_array_equal(sk.Predictor(loaded).predict_proba(X_test[:50]), P[:50])
-    np.testing.assert_allclose(sk.Predictor(loaded).predict_proba(X_test[7:8]), P[7:8], rtol=1e-9)
-    assert loaded.fingerprint == model.model_.fingerprint
-
-
-def test_a_damaged_calibration_is_refused(tmp_path):
-    X, y, _, _ = _halves(load_breast_cancer)
-    model = sk.KernelClassifier(centers=30, threads=1).fit(X, y).model_
-    model.calibration = ProbabilityCalibration(np.ones(3), np.zeros(2), np.zeros(2), {})
-    saved = model.save(tmp_path / "model.zarr")
-    with pytest.raises(sk.errors.ModelFormatError, match="shape"):
-        sk.load_model(saved)
 
 
 @pytest.mark.parametrize("format", ["parquet", "zarr"])
@@ -253,25 +220,6 @@ def test_predictions_in_files(tmp_path, format):
         np.testing.assert_array_equal(frame[["probability_ill", "probability_ok"]].to_numpy(), P)
     else:
         np.testing.assert_array_equal(zarr.open_group(target)["probabilities"][:], P)
-
-
-@pytest.mark.slow
-def test_a_run_keeps_the_calibration_and_a_second_run_takes_it_over(tmp_path):
-    X, y, X_test, y_test = _halves(load_digits)
-    pipeline = sk.Pipeline(
-        train=sk.from_arrays(X, y), test=sk.from_arrays(X_test, y_test), centers=sk.Uniform(60), solver=sk.Direct()
-    )
-    assert any(choice.startswith("probabilities: fitted to the outputs on") for choice in sk.plan(pipeline).choices)
-    first = sk.run(pipeline, tmp_path / "run", threads=1)
-    assert first["probabilities"]["source"] == "leave-one-out"
-    assert 0 < first.metrics["test"]["ece"] < 0.1
-    assert first.metrics["test"]["log_loss"] < 0.3
-    bits = sk.load_model(first.model_path).predict_proba(X_test)
-    again = sk.run(pipeline, tmp_path / "run", threads=2)
-    assert {stage["name"]: stage["cached"] for stage in again["stages"]}["calibrate"]
-    other = sk.run(pipeline, tmp_path / "other", threads=2)
-    np.testing.assert_array_equal(sk.load_model(other.model_path).predict_proba(X_test), bits)
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]["test"]["by_class"]["3"]["auc"] > 0.9
 
 
 def test_sets_hold_each_class_as_often_as_they_say(tmp_path):

@@ -57,37 +57,6 @@ def test_kernels_are_their_formulas(
     np.testing.assert_allclose(K, formula(distances, 1.7), rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_a_kernel_matrix_of_one_array_has_a_unit_diagonal(dtype: type[np.floating[Any]]) -> None:
-    Z = (100 + np.random.default_rng(0).normal(size=(50, 20))).astype(dtype)  # far from the origin: cancellation
-    assert np.array_equal(references.laplace(Z, Z, 2.0).diagonal(), np.ones(50))
-
-
-def test_top_eigensystem_is_the_top_of_the_full_one() -> None:
-    _, _, Z = problem(1, 40)
-    K = KERNEL(Z, Z)
-    sigma, E, tail = references.nystrom_top_eigensystem(K, 7)
-    values = np.linalg.eigvalsh(K)[::-1]
-    np.testing.assert_allclose([*sigma, tail], values[:8], rtol=1e-12)
-    np.testing.assert_allclose(K @ E, E * sigma, atol=1e-12)
-    np.testing.assert_allclose(E.T @ E, np.eye(7), atol=1e-12)
-
-
-@pytest.mark.parametrize("q", [-1, 40])
-def test_top_eigensystem_needs_one_pair_to_spare(q: int) -> None:
-    with pytest.raises(ValueError, match="q must be in"):
-        references.nystrom_top_eigensystem(np.eye(40), q)
-
-
-@pytest.mark.parametrize("ridge", [0.0, 1e-3])
-def test_kernel_least_squares_has_no_gradient(ridge: float) -> None:
-    X, y, Z = problem(120, 20)
-    K_nz, K_zz = KERNEL(X, Z), KERNEL(Z, Z)
-    a = references.kernel_least_squares(K_nz, K_zz, y, ridge)
-    gradient = K_nz.T @ (K_nz @ a - y) + ridge * len(X) * K_zz @ a
-    assert np.abs(gradient).max() < 1e-11
-
-
 @pytest.mark.parametrize("keep_kernel", [False, True])
 @pytest.mark.parametrize("q", [None, 20])
 def test_eigenpro2_converges_to_the_interpolant(q: int | None, keep_kernel: bool) -> None:
@@ -95,37 +64,6 @@ def test_eigenpro2_converges_to_the_interpolant(q: int | None, keep_kernel: bool
     a = references.eigenpro2(KERNEL, X, y, s=100, q=q, epochs=150, keep_kernel=keep_kernel)
     exact = scipy.linalg.solve(KERNEL(X, X), y, assume_a="pos")
     assert np.linalg.norm(a - exact) < 1e-6 * np.linalg.norm(exact)
-
-
-def test_preconditioning_is_what_makes_large_batches_fast() -> None:
-    X, y, _ = problem(200, 1)
-    exact = scipy.linalg.solve(KERNEL(X, X), y, assume_a="pos")
-    plain, preconditioned = (
-        np.linalg.norm(references.eigenpro2(KERNEL, X, y, s=200, q=q, batch=200, epochs=100) - exact) for q in (0, 20)
-    )
-    assert preconditioned < plain / 10
-
-
-def test_exact_eigenpro3_with_rows_among_the_centers_converges_to_least_squares() -> None:
-    X, y, Z = problem(300, 10)
-    a = references.eigenpro3_exact(KERNEL, X, y, Z, X_s=Z, q=8, epochs=1500, batch=len(X))
-    expected = references.kernel_least_squares(KERNEL(X, Z), KERNEL(Z, Z), y, 0.0)
-    assert predictions_apart(a, expected, X, Z) < 1e-6
-
-
-def test_exact_eigenpro3_with_rows_of_the_data_converges_to_the_weighted_fixed_point() -> None:
-    """Lemma 6, for the preconditioner of the whole data: a weighted least squares solution, and not the plain one."""
-    X, y, Z = problem(300, 10)
-    q = 8
-    a = references.eigenpro3_exact(KERNEL, X, y, Z, X_s=X, q=q, epochs=400, batch=len(X))
-    K = KERNEL(X, Z)
-    values, vectors = np.linalg.eigh(KERNEL(X, X))
-    sigma, E = values[: -q - 1 : -1], vectors[:, : -q - 1 : -1]
-    weighted = K.T - (K.T @ E) * (1 - values[-q - 1] / sigma) @ E.T  # K(Z, X) (I - Q)
-    expected = np.linalg.solve(weighted @ K, weighted @ y)
-    assert predictions_apart(a, expected, X, Z) < 1e-6
-    plain = references.kernel_least_squares(K, KERNEL(Z, Z), y, 0.0)
-    assert predictions_apart(a, plain, X, Z) > 0.1
 
 
 def test_inexact_projection_tends_to_exact_projection() -> None:
@@ -140,25 +78,6 @@ def test_inexact_projection_tends_to_exact_projection() -> None:
     ]
     assert 0.5 > apart[0] > apart[1] > apart[2]
     assert apart[2] < 1e-6
-
-
-@pytest.mark.parametrize("solver", [references.eigenpro3, references.eigenpro3_exact])
-def test_stochastic_eigenpro3_lowers_the_error_to_near_the_floor(solver: Callable[..., Array]) -> None:
-    X, y, Z = problem(600, 40)
-    a = solver(KERNEL, X, y, Z, s=200, q=20, epochs=20)
-    K = KERNEL(X, Z)
-    best = references.kernel_least_squares(K, KERNEL(Z, Z), y, 0.0)
-    assert np.square(K @ a - y).mean() < 1.2 * np.square(K @ best - y).mean()
-
-
-@pytest.mark.parametrize("solver", [references.eigenpro3, references.eigenpro3_exact])
-def test_float32_follows_float64(solver: Callable[..., Array]) -> None:
-    X, y, Z = problem(400, 30)
-    settings = {"s": 100, "q": 10, "epochs": 3}
-    a = solver(KERNEL, X, y, Z, **settings)
-    b = solver(KERNEL, X.astype(np.float32), y.astype(np.float32), Z.astype(np.float32), **settings)
-    assert b.dtype == np.float32
-    assert predictions_apart(b, a, X, Z) < 1e-3
 
 
 def test_seconds_are_those_of_training_with_set_up_and_without_the_callback(monkeypatch: pytest.MonkeyPatch) -> None:

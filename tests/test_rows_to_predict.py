@@ -43,16 +43,6 @@ def test_a_series_is_refused_with_what_is_expected(table: pd.DataFrame) -> None:
     np.testing.assert_allclose(model.predict(row), model.predict(table.head(1)), rtol=1e-5)
 
 
-@pytest.mark.parametrize("preprocess", ["auto", None])
-def test_columns_of_a_plain_frame_are_found_by_their_names(preprocess: str | None) -> None:
-    model = fitted(PLAIN, preprocess=preprocess)
-    want = model.predict(PLAIN.head(5))
-    for given in (PLAIN[["c", "a", "b"]], PLAIN.assign(z=1.0)[["z", "b", "c", "a"]], PLAIN.assign(note="passed over")):
-        np.testing.assert_array_equal(model.predict(given.head(5)), want)
-    with pytest.raises(sk.DataError, match="column 'b' is not there"):
-        model.predict(PLAIN.drop(columns="b"))
-
-
 @pytest.mark.parametrize("table", [PLAIN, MIXED], ids=["plain", "mixed"])
 @pytest.mark.parametrize("value", [np.inf, -np.inf, 1e308])
 def test_a_value_that_cannot_be_predicted_is_named_as_it_is_stored(
@@ -68,25 +58,6 @@ def test_a_value_that_cannot_be_predicted_is_named_as_it_is_stored(
             call(rows)
     with pytest.raises(sk.DataError, match=rf"(?s)A feature is {words}.*feature 'b'"):
         model.model_.predict(tmp_path / "rows.csv")
-
-
-def test_what_float32_cannot_hold_is_said_so() -> None:
-    X = PLAIN.to_numpy(np.float32)
-    rows = X[:3].astype(np.float64)
-    rows[2, 1] = 1e308
-    with pytest.raises(sk.DataError, match=r"(?s)too large: 1e\+308.*row 2, feature 1.*float32 can represent.*float64"):
-        fitted(X).predict(rows)
-
-
-def test_a_missing_value_of_a_plain_frame_is_named_by_its_column() -> None:
-    model = fitted(PLAIN)
-    rows = PLAIN.head(3).copy()
-    rows.loc[1, "b"] = np.nan
-    for call in (model.predict, sk.Predictor(model.model_)):
-        with pytest.raises(
-            sk.DataError, match=r"(?s)A feature is NaN.*row 1, feature 'b'.*training rows had no.*Impute"
-        ):
-            call(rows)
 
 
 @pytest.mark.parametrize("settings", [{}, {"kernel": sk.Laplace(3.0), "solver": sk.EigenPro(epochs=3)}])
@@ -195,18 +166,3 @@ def test_a_column_of_a_file_without_any_value_is_no_hindrance(tmp_path: Path):
     pq.write_table(pa.table({"x": x, "none": pa.nulls(200), "y": x}), tmp_path / "rows.parquet")
     model = sk.KernelRegressor(memory="4GiB").fit(sk.open_dataset(tmp_path / "rows.parquet", target="y"))
     assert model.score(pa.table({"x": x, "none": pa.nulls(200)}), x) > 0.99
-
-
-@pytest.mark.parametrize("format", ["zarr", "parquet"])
-def test_a_model_of_an_ingested_table_fills_gaps_of_columns_that_had_none(format: str, tmp_path: Path) -> None:
-    train = PLAIN.assign(y=PLAIN.a + PLAIN.c)
-    train.loc[::9, "a"] = np.nan
-    sk.ingest(train, tmp_path / f"made.{format}", target="y", shuffle=True)
-    settings: dict[str, Any] = {"kernel": sk.Laplace(3.0), "centers": 40, "solver": sk.Direct(1e-3)}
-    model = sk.KernelRegressor(**settings, partition=None).fit(sk.open_dataset(tmp_path / f"made.{format}"))
-    rows = PLAIN.head(3).copy()
-    rows.loc[1, "b"] = np.nan
-    want = model.predict(rows.assign(b=rows.b.fillna(PLAIN.b.median())))
-    np.testing.assert_allclose(model.predict(rows), want, rtol=1e-4)
-    model.save(tmp_path / "model.zarr")
-    np.testing.assert_array_equal(sk.load_model(tmp_path / "model.zarr").predict(rows), model.predict(rows))

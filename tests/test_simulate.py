@@ -29,12 +29,6 @@ def test_without_overhead_a_step_is_its_arithmetic(workers, share, lane):
     assert simulate(costs, layout, 3).steps == pytest.approx([ideal(costs, layout)] * 3)
 
 
-@given(workers=st.integers(1, 12), cores=st.integers(1, 8))
-def test_cores_are_shared_evenly(workers, cores):
-    layout = Machines(workers, workers, cores=cores)
-    assert simulate(Costs(0.1), layout, 2).mean == pytest.approx(0.1 * workers / min(workers, cores))
-
-
 def test_parts_of_a_step_on_one_worker_add_up():
     costs = Costs(
         lane=0.1, update=0.05, message=0.01, answer=0.02, fixed=0.03, latency=0.04, add=0.005, size=10, bandwidth=1000
@@ -85,12 +79,6 @@ def test_a_tree_serves_many_workers_sooner_than_one_driver():
     few, many = Machines(4, 4), Machines(500, 500)
     assert simulate(REAL, replace(few, roots=8), 3).mean == simulate(REAL, replace(few, roots=None), 3).mean
     assert simulate(REAL, many, 3).mean < simulate(REAL, replace(many, roots=None), 3).mean / 3
-
-
-def test_a_seed_is_a_run():
-    costs = replace(REAL, straggle=0.3, mtbf=10.0, recover=1.0)
-    assert simulate(costs, Machines(8, 8), 20, seed=1) == simulate(costs, Machines(8, 8), 20, seed=1)
-    assert simulate(costs, Machines(8, 8), 20, seed=1) != simulate(costs, Machines(8, 8), 20, seed=2)
 
 
 def test_leaves_are_shared_out_evenly_until_the_driver_keeps_them_more_slowly_than_they_come():

@@ -58,9 +58,3 @@ def test_a_dask_frame_is_rows_once_its_chunks_are_known() -> None:
     model = sk.KernelRegressor(centers=30).fit(rows, X[:, 1])
     assert model.score(sk.from_arrays(rows, X[:, 1])) > 0.98  # in float32, and in the order of its chunks
     assert np.array_equal(model.predict(frame), model.predict(rows))
-
-
-def test_two_classes_have_one_score_and_two_probabilities() -> None:
-    model = sk.KernelClassifier(centers=30).fit(X, LABELS)
-    assert model.predict_proba(X).shape == (len(X), 2)
-    assert model.decision_function(X).ndim == 1  # two classes: one score, as scikit-learn has it

@@ -122,13 +122,6 @@ def test_targets_are_gathered_with_their_rows(executors, y, encoding, expected):
         np.testing.assert_array_equal(found, np.asarray(expected)[ids])
 
 
-@pytest.mark.parametrize("ids", [[-1, 2], [3, 30]])
-def test_rows_that_are_not_there_are_refused(executors, ids):
-    with pytest.raises(DataError, match="Row ids run from") as caught:
-        gather(executors[0], Assembly(Dataset(ArraySource(rows(30)))), np.array(ids))
-    assert caught.value.expected == "row ids in [0, 30)"
-
-
 def test_large_chunks_are_read_once_by_many_threads(executors):
     # Two chunks of 12 MB and a cache of 16: threads that walk one each must not push out one another's.
     source = CountingSource(np.zeros((24_000, 1_000), np.uint8), chunk_rows=12_000)

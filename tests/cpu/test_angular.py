@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,31 +9,21 @@ from streamkern.cpu import loops
 from streamkern.cpu.elementwise import CompiledLoops
 from streamkern.engine.elementwise import ANGULAR_KINDS, Loops
 from streamkern.errors import UsageError
+from tests.processors import elementwise
 
 FAST, REFERENCE = CompiledLoops(), Loops()
 both = pytest.mark.parametrize("loops", [FAST, REFERENCE], ids=lambda b: b.name)
 kinds = pytest.mark.parametrize("kind", ANGULAR_KINDS)
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
-
-
-@numba.njit
-def acos32(x: np.ndarray, out: np.ndarray) -> None:
-    for i in range(len(x)):
-        out[i] = loops.acos32(x[i])
-
-
-@numba.njit
-def cosine32(x: np.ndarray, out: np.ndarray) -> None:
-    for i in range(len(x)):
-        out[i] = loops._cosine32(x[i])
+acos32 = elementwise(loops.acos32)
+cosine32 = elementwise(loops._cosine32)
 
 
 @pytest.mark.slow
 def test_the_arc_cosine_is_within_three_ulps_on_its_whole_domain():
     bits = np.arange(0, int(np.float32(1).view(np.uint32)) + 1, 397, dtype=np.uint32)
     x = np.concatenate([bits.view(np.float32), -bits.view(np.float32), np.float32([1, -1, 0.5, -0.5])])
-    out = np.empty_like(x)
-    acos32(x, out)
+    out = acos32(x)
     exact = np.arccos(x.astype(np.float64))
     error = np.abs(out - exact) / np.spacing(np.maximum(exact, 1e-30).astype(np.float32))
     assert error[exact > 0].max() <= 3
@@ -44,8 +33,7 @@ def test_the_arc_cosine_is_within_three_ulps_on_its_whole_domain():
 def test_the_cosine_of_turns_is_within_two_ulps_of_one_wherever_turns_have_a_fraction():
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.uniform(-size, size, 300_000) for size in (1, 100, 2.0**20)]).astype(np.float32)
-    out = np.empty_like(x)
-    cosine32(x, out)
+    out = cosine32(x)
     turns = x.astype(np.float64)
     exact = np.cos(2 * np.pi * (turns - np.rint(turns)))
     assert np.abs(out - exact).max() <= 2 * 2.0**-24
@@ -54,8 +42,7 @@ def test_the_cosine_of_turns_is_within_two_ulps_of_one_wherever_turns_have_a_fra
 
 def test_the_cosine_of_turns_at_the_ends():
     x = np.float32([0, 0.25, 0.5, 0.75, 1, -0.25, -0.5, 1 / 6, 1e9, 8e37, np.inf, np.nan])
-    out = np.empty_like(x)
-    cosine32(x, out)
+    out = cosine32(x)
     assert out[:7].tolist() == [1, 0, -1, 0, 1, 0, -1]
     assert out[7] == pytest.approx(0.5, abs=1e-7)
     assert (np.abs(out[8:10]) <= 1).all()
@@ -172,13 +159,6 @@ def test_cosines(loops: Loops, dtype: type):
     exact = 0.3 * np.cos(2 * np.pi * (S.astype(np.float64) + phases))
     loops.cosines(S, phases, 0.3)
     assert np.abs(S - exact).max() <= (2e-6 if dtype == np.float32 else 1e-14)
-
-
-@both
-@pytest.mark.parametrize(("kind", "depth"), [("arccos3", 1), ("ntk", 0)])
-def test_an_angular_kernel_that_is_none_is_refused(loops: Loops, kind: str, depth: int):
-    with pytest.raises(UsageError, match="Unknown angular kernel"):
-        loops.angular(np.zeros((1, 1)), np.ones(1), np.ones(1), kind, depth)
 
 
 @both

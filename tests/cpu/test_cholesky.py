@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 
@@ -31,16 +29,6 @@ def test_it_is_the_factor(dtype: type, n: int) -> None:
     assert cholesky_factor(L, one_by_one)
     np.testing.assert_allclose(L, np.linalg.cholesky(A), atol=2e-5 if dtype == np.float32 else 1e-13)
     assert not np.triu(L, 1).any()
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_threads_do_not_change_a_bit(dtype: type) -> None:
-    A = positive(9 * TILE + 5).astype(dtype)  # several tasks below the first blocks
-    alone = A.copy()
-    assert cholesky_factor(alone, one_by_one)
-    with ThreadPoolExecutor(3) as pool:
-        assert cholesky_factor(A, lambda task, parts: list(pool.map(task, parts)))
-    np.testing.assert_array_equal(A, alone)
 
 
 def test_rows_may_be_those_of_a_larger_matrix() -> None:

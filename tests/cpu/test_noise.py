@@ -5,7 +5,6 @@ import os
 import platform
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 
 from streamkern.cpu.elementwise import CompiledLoops
 from streamkern.engine.elementwise import Loops
-from streamkern.errors import UsageError
 from streamkern.rng import normal_rows
 
 FAST, REFERENCE = CompiledLoops(), Loops()
@@ -40,12 +38,6 @@ def test_fast_noise_equals_the_reference_on_a_million_normals():
     fast, exact = noise(FAST, 1, 0, ids, 4), normal_rows(1, 0, ids, 4)
     assert np.abs(exact).max() > 4.5  # the tail is in it
     assert np.abs(fast - exact).max() <= 1e-6
-
-
-def test_fast_noise_is_standard_normal():
-    x = noise(FAST, 3, 1, np.arange(500_000), 8).astype(np.float64)
-    errors = (np.array([np.mean(x**k) for k in (1, 2, 3, 4)]) - [0, 1, 0, 3]) * np.sqrt(x.size)
-    assert np.abs(errors / np.sqrt([1, 2, 15, 96])).max() < 5
 
 
 @given(
@@ -98,12 +90,6 @@ def test_no_rows_and_no_columns_are_no_work():
         FAST.add_noise(np.empty(shape, np.float32), np.arange(shape[0]), copies=0, seed=1, sigma=1.0)
 
 
-@pytest.mark.parametrize("loops", [FAST, REFERENCE], ids=lambda b: b.name)
-def test_row_ids_that_do_not_fit_are_refused(loops: Loops):
-    with pytest.raises(UsageError, match="3 row ids do not fit 4 rows"):
-        loops.add_noise(np.empty((4, 2), np.float32), np.arange(3), copies=0, seed=1, sigma=1.0)
-
-
 def fingerprint(kernels: bool = True) -> str:
     """A hash of what vectorised loops compute: rows with their noise, and kernel values."""
     rng = np.random.default_rng(0)
@@ -123,12 +109,6 @@ def fingerprint(kernels: bool = True) -> str:
         FAST.radial(S, np.diagonal(inner), np.diagonal(inner), kind, {"bandwidth": 3.0, "exponent": 0.7})
         digest.update(S)
     return digest.hexdigest()
-
-
-def test_bits_are_the_same_on_every_thread():
-    with ThreadPoolExecutor(8) as pool:
-        results = list(pool.map(lambda _: fingerprint(), range(32)))
-    assert set(results) == {fingerprint()}
 
 
 @pytest.mark.slow

@@ -44,33 +44,6 @@ def test_rows_are_the_reference_noise_on_the_stored_rows(cut_source, sizes, lane
             np.testing.assert_allclose(block.X, np.reshape(rows, (-1, 5)), atol=2e-6)
 
 
-def test_a_scan_and_a_stream_give_the_same_rows_to_the_bit(cut_source):
-    a, b = (Assembly(noisy(cut_source(sizes))) for sizes in ([40, 24], [9, 0, 55]))
-    stream, scan = Stream(a, lanes=1, block_rows=128, run_rows=1), Scan(b, block_rows=7)
-    streamed, scanned = stream.block((3, 0, 0)), [scan.block((i,)) for i in range(len(scan))]
-    rows = np.concatenate([block.X for block in scanned])
-    assert len(streamed.X) == len(rows) == 128
-    np.testing.assert_array_equal(np.sort(streamed.X.view("V12").ravel()), np.sort(rows.view("V12").ravel()))
-
-
-def test_noise_is_independent_across_rows_copies_and_lanes(cut_source):
-    n = 4000
-    source = cut_source([n], X=np.zeros((n, 5), np.uint8), y=np.zeros(n, np.int64))
-    data = Dataset(source).augment(GaussianNoise(1.0), copies=2)
-    scan = Scan(Assembly(data), block_rows=n)
-    first, second = scan.block((0,)).X.astype(np.float64), scan.block((1,)).X.astype(np.float64)
-    bound = 5 / np.sqrt(n)
-    for a, b in [(first, second), (first[1:], first[:-1]), (first[:, 1:], first[:, :-1]), (first[:2000], first[2000:])]:
-        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < bound
-    assert abs(first.mean()) < bound
-    assert abs(first.std() - 1) < bound
-    lanes = Stream(Assembly(data), lanes=2, block_rows=2 * n)
-    rows = np.concatenate([lanes.block((0, lane, 0)).X for lane in range(2)])
-    assert len(np.unique(rows, axis=0)) == 2 * n
-    again = np.concatenate([lanes.block((1, lane, 0)).X for lane in range(2)])
-    np.testing.assert_array_equal(np.unique(again, axis=0), np.unique(rows, axis=0))  # another pass, the same rows
-
-
 def test_stacked_noise_adds_variances_and_both_dtypes_agree(cut_source):
     n = 3000
     source = cut_source([n], X=np.zeros((n, 5), np.uint8), y=np.zeros(n, np.int64))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -16,9 +14,6 @@ import streamkern as sk
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Scan, Stream
 from streamkern.data.targets import Classes, Continuous
-from streamkern.data.transforms import UnitRows
-from streamkern.errors import DataError
-from streamkern.formats import ArraySource
 from streamkern.rng import normal_rows, uniform_rows
 from streamkern.testing.augmentation import AugmentationSuite
 from tests.augmentations import augmented, mixed
@@ -148,27 +143,6 @@ def test_any_chunks_lanes_blocks_and_windows_give_the_same_augmented_rows(
         np.testing.assert_array_equal(y[0], y[1])
 
 
-def test_every_format_gives_the_same_prepared_and_augmented_rows(tmp_path):
-    random = np.random.default_rng(0)
-    X, y = random.integers(0, 9, (300, 4), dtype=np.uint8), np.arange(300) % 10
-    sk.write_zarr(str(tmp_path / "rows.zarr"), X, y, target="label")
-    sk.write_parquet(str(tmp_path / "rows.parquet"), X, y, target="label")
-    sources = [
-        Dataset(ArraySource(X, y, chunk_rows=37)),
-        sk.open_dataset(tmp_path / "rows.zarr", target="label"),
-        sk.open_dataset(tmp_path / "rows.parquet", target="label"),
-    ]
-    fitted = sources[0].scale(1 / 9).transform(UnitRows(4))
-    passes = []
-    for data in sources:
-        data = data._prepared_like(fitted).augment(*CHAIN, copies=2)
-        stream = Stream(Assembly(data, Classes(np.arange(10))), 2, 64, run_rows=1)
-        blocks = [stream.block((1, lane, step)) for lane in range(2) for step in range(stream.steps)]
-        passes.append(multiset(blocks))
-        assert sorted(np.concatenate([block.ids for block in blocks]).tolist()) == sorted([*range(300)] * 2)
-    assert passes[0] == passes[1] == passes[2]
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_mixup_mixes_rows_and_targets_with_rows_of_its_bank(cut_source, dtype, task):
@@ -239,27 +213,6 @@ def test_every_solver_learns_from_mixed_rows(solver):
     assert model.score(X[400:], y[400:]) > 0.75
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scheduler", ["threads", "processes:2"])
-def test_weights_do_not_depend_on_where_rows_are_augmented(scheduler):
-    X, y = blobs()
-    chain = (sk.augment.MixUp(0.3, bank=50), sk.augment.RandomCrop((4, 4), 1), sk.augment.FeatureDropout(0.1))
-    train = sk.from_arrays(X, y).augment(*chain, copies=2)
-
-    def weights(scheduler, threads):
-        model = sk.KernelClassifier(
-            sk.Laplace(8.0),
-            sk.Uniform(64),
-            sk.EigenPro(epochs=1),
-            resources=sk.Resources(scheduler=scheduler),
-            threads=threads,
-            memory="4GiB",
-        )
-        return model.fit(train).model_.weights_sha256
-
-    assert weights(scheduler, 2 if scheduler == "threads" else None) == weights("threads", 1)
-
-
 def test_a_function_is_described_by_its_code():
     def made(source, **bound):
         space = dict(bound)
@@ -270,32 +223,3 @@ def test_a_function_is_described_by_its_code():
     assert one.to_json()["code"] == same.to_json()["code"] != other.to_json()["code"]
     data = sk.from_arrays(np.ones((4, 2)), np.arange(4))
     assert data.augment(one).fingerprint == data.augment(same).fingerprint != data.augment(other).fingerprint
-
-    def adding(amount, also=0):
-        def add(X, U, more=also):
-            return X + amount + more
-
-        return sk.augment.Custom(add).to_json()["code"]
-
-    assert adding(1) == adding(1)
-    assert len({adding(1), adding(2), adding(1, 1)}) == 3
-    # Sets have another order in another process.
-    source = "def f(X, U):\n    return X if 'a' in {'a', 'b', 'c', 'd'} else U\n"
-    program = f"import streamkern as sk\n{source}print(sk.augment.Custom(f).to_json()['code'])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == made(source).to_json()["code"]
-
-
-def test_a_function_that_returns_no_rows_is_refused(cut_source):
-    for function in (lambda X, U: X[:2], lambda X, U: None):
-        with pytest.raises(DataError, match="An augmentation of 5 rows returned"):
-            Scan(Assembly(Dataset(cut_source([5])).augment(sk.augment.Custom(function)))).block((0,))
-
-
-def test_a_function_that_returns_no_number_is_refused_with_the_row(cut_source):
-    def inverted(X, U):
-        X[3] = np.inf
-        return X
-
-    with pytest.raises(DataError, match=r"(?s)not finite.*inverted, row id 3"):
-        Scan(Assembly(Dataset(cut_source([5])).augment(sk.augment.Custom(inverted)))).block((0,))

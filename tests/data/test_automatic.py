@@ -209,15 +209,6 @@ def X_of(rows: np.ndarray, model: sk.KernelClassifier) -> np.ndarray:
     return rows[:, : model.n_features_in_]
 
 
-def test_a_saved_model_joins_quantiles(tmp_path: Path) -> None:
-    X = np.exp(RNG.normal(size=(300, 3)) * np.array([0.1, 1.0, 3.0]))
-    y = np.log(X).sum(axis=1)
-    model = sk.KernelRegressor(**SETTINGS).fit(X, y)
-    model.save(tmp_path / "model.zarr")
-    np.testing.assert_array_equal(sk.load_model(tmp_path / "model.zarr").predict(X), model.predict(X))
-    assert len(model.model_.transforms[0].columns) == 3
-
-
 @pytest.mark.slow
 def test_units_a_million_apart_are_no_loss_and_a_users_units_stay() -> None:
     X = RNG.normal(size=(600, 6))

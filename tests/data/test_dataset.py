@@ -33,11 +33,6 @@ def test_a_scaling_that_cannot_be_is_refused(cut_source, arguments):
         Dataset(cut_source([5])).scale(**arguments)
 
 
-def test_scaling_comes_before_augmentation(cut_source):
-    with pytest.raises(UsageError, match="augmented already"):
-        Dataset(cut_source([5])).augment(GaussianNoise(1.0)).scale(2.0)
-
-
 @pytest.mark.parametrize(
     "arguments",
     [{"copies": 0}, {"rows": 0}, {"copies": 1, "rows": 5}, {"copies": 2.5}, {"rows": "9"}, {"rows": 10**19},
@@ -46,12 +41,6 @@ def test_scaling_comes_before_augmentation(cut_source):
 def test_augmenting_into_nothing_is_refused(cut_source, arguments):
     with pytest.raises(UsageError):
         Dataset(cut_source([5])).augment(**arguments)
-
-
-@pytest.mark.parametrize("thing", [3, GaussianNoise, "noise"])
-def test_what_is_no_augmentation_is_refused(cut_source, thing):
-    with pytest.raises(UsageError, match="is not an augmentation"):
-        Dataset(cut_source([5])).augment(thing)
 
 
 @given(st.integers(1, 50), st.integers(1, 400))

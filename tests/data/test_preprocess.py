@@ -16,7 +16,6 @@ import streamkern as sk
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode
 from streamkern.data.row_order import Assembly, Scan, Stream
-from streamkern.data.statistics import TransformedScan
 from streamkern.data.targets import Classes
 from streamkern.data.transforms import dump, load, projection_matrix
 from streamkern.errors import DataError, ModelFormatError, UsageError
@@ -434,19 +433,6 @@ def test_a_run_keeps_what_it_learnt_and_predicts_alike(tmp_path):
     assert model.score(test)["accuracy"] == other["metrics"]["test"]["accuracy"]
 
 
-def test_threads_and_processes_learn_the_same():
-    X = table(300)
-    steps = (MEAN, sk.OneHot((1,)), sk.Standardise(), sk.RandomProjection(4))
-
-    def weights(**where):
-        model = sk.KernelClassifier(
-            sk.Laplace(3.0), 40, sk.EigenPro(epochs=1), preprocess=steps, memory="4GiB", **where
-        )
-        return model.fit(X, labels(X)).model_.weights_sha256
-
-    assert weights(threads=1) == weights(threads=2)
-
-
 def test_columns_that_are_not_there_are_refused(threads):
     named = sk.from_arrays(np.ones((4, 2)), np.arange(4) % 2, columns=["a", "b"])
     for columns, error, message in (
@@ -465,15 +451,3 @@ def test_a_transform_belongs_to_its_width_and_comes_before_augmentation(cut_sour
         data.transform(fitted)
     with pytest.raises(UsageError, match="augmented already"):
         data.augment(sk.augment.GaussianNoise(0.1)).transform(fitted)
-
-
-def test_statistics_are_of_transformed_rows(cut_source):
-    data = Dataset(cut_source([20])).scale(2.0).transform(preprocess.UnitRows(3))
-    scan = TransformedScan(Scan(Assembly(data, dtype=np.dtype(np.float64))))
-    raw, _ = scan.block((0,))
-    np.testing.assert_allclose(np.linalg.norm(raw.X[1:], axis=1), 1.0)
-
-
-def test_an_expected_transform_is_never_applied(cut_source):
-    with pytest.raises(NotImplementedError):
-        rows_of(with_expected_width(Dataset(cut_source([5])), (sk.Normalise(),)))

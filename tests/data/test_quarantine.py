@@ -55,16 +55,6 @@ def test_a_quarantine_is_part_of_the_fingerprint():
     assert len({data.fingerprint, data.without(bad(1)).fingerprint, data.without(bad(2)).fingerprint}) == 3
 
 
-def test_rows_are_left_out_before_anything_else():
-    data = sk.Dataset(ArraySource(np.arange(97.0)[:, None], chunk_rows=10))
-    with pytest.raises(sk.UsageError, match="augmented already"):
-        data.augment(copies=2).without(bad(1))
-    with pytest.raises(sk.UsageError, match="overlap or descend"):
-        data.without(bad(2, 1))
-    with pytest.raises(sk.DataError, match="Every chunk is corrupt: broken"):
-        data.without(bad(*range(10)))
-
-
 @pytest.fixture
 def damaged(tmp_path, monkeypatch):
     """Rows of eight chunks; a byte of the third is flipped, and the sixth is missing."""

@@ -56,23 +56,6 @@ def test_only_the_rows_asked_for(cut_source, sizes, data, block_rows, copies):
     assert set(source.reads.values()) <= {1}
 
 
-def test_chunks_without_a_chosen_row_are_not_read(cut_source):
-    source = cut_source([10] * 100)
-    data = Dataset(source).sample(5)
-    scan = scan_of(data)
-    ids = np.concatenate([scan.block((i,)).ids for i in range(len(scan))])
-    assert len(ids) == 5
-    assert sorted(source.reads) == sorted(set((ids // 10).tolist()))
-
-
-def test_a_chunk_is_read_once_for_all_its_blocks(cut_source):
-    source = cut_source([100] * 5)
-    scan = scan_of(Dataset(source))
-    for i in range(len(scan)):
-        scan.block((i,))
-    assert dict(source.reads) == dict.fromkeys(range(5), 1)
-
-
 def test_a_pickled_scan_gives_the_same_blocks(cut_source):
     scan = scan_of(Dataset(cut_source([30, 4])).augment(GaussianNoise(1.0), rows=50))
     scan.block((0,))

@@ -20,7 +20,6 @@ from streamkern.data.row_selection import (
     sample_rule,
     selected_ids,
 )
-from streamkern.errors import DataError, UsageError
 
 rules = st.lists(
     st.builds(
@@ -143,21 +142,3 @@ def test_splits_samples_and_draws_of_one_seed_are_independent(cut_source):
     kept = set(ids_of(rest))
     for ids in (ids_of(data.sample(5000, seed=1)), data.draw(5000, 1).tolist()):
         assert abs(len(kept & set(ids)) - 2500) < 200
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, np.nan])
-def test_a_share_that_is_none_is_refused(cut_source, share):
-    with pytest.raises(UsageError, match="share"):
-        Dataset(cut_source([5])).split(share)
-
-
-@pytest.mark.parametrize("rows", [0, 6])
-def test_a_sample_that_cannot_be_is_refused(cut_source, rows):
-    with pytest.raises(UsageError, match="sample") as caught:
-        Dataset(cut_source([5])).sample(rows)
-    assert caught.value.expected == "1 to 5 rows"
-
-
-def test_a_draw_of_more_rows_than_there_are_is_refused(cut_source):
-    with pytest.raises(DataError, match="6 rows are to be drawn and the data set has 5"):
-        Dataset(cut_source([5])).draw(6)

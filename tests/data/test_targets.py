@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Scan, Stream
-from streamkern.data.targets import Classes, Continuous, encoding_from_json, encoding_to_json
+from streamkern.data.targets import Classes, Continuous
 from streamkern.errors import DataError
 
 IDS = np.arange(100, 120)
@@ -123,25 +121,3 @@ def test_an_unknown_label_in_a_stream_or_scan_names_its_row(cut_source):
     with pytest.raises(DataError, match="label 5") as caught:
         Scan(assembly).block((1,))
     assert caught.value.where == "chunk 1, row 17"
-
-
-@pytest.mark.parametrize(
-    "encoding",
-    [
-        None,
-        Classes(np.array(["x", "yy"])),
-        Classes(np.array([False, True])),
-        Classes(np.array([1, 5])),
-        Classes(np.array([0.5, 1.5], dtype=np.float32)),
-        Continuous(np.array([0.1, 1e300]), flat=False),
-    ],
-)
-def test_an_encoding_survives_json(encoding):
-    again = encoding_from_json(json.loads(json.dumps(encoding_to_json(encoding))))
-    assert type(again) is type(encoding)
-    if isinstance(encoding, Classes):
-        assert again.values.dtype == encoding.values.dtype
-        np.testing.assert_array_equal(again.values, encoding.values)
-    elif isinstance(encoding, Continuous):
-        assert again.flat == encoding.flat
-        np.testing.assert_array_equal(again.mean, encoding.mean)

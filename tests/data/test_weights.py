@@ -78,16 +78,6 @@ def written(folder: Path, kind: str) -> Any:
     return path
 
 
-@pytest.mark.parametrize("kind", ["parquet", "zarr"])
-def test_a_column_is_the_weight_and_no_feature(tmp_path: Path, kind: str) -> None:
-    data = sk.open_dataset(written(tmp_path, kind), target="label", weight="importance")
-    rows = read_all(data.source)
-    for found, stored in zip(rows, (X, Y, W), strict=True):
-        np.testing.assert_array_equal(found, stored)
-    assert data.weighted
-    assert not sk.open_dataset(written(tmp_path, kind), target="label").weighted
-
-
 @pytest.mark.parametrize("format", ["zarr", "parquet"])
 @pytest.mark.parametrize("kind", ["parquet", "zarr", "csv", "feather", "npz", "frame"])
 def test_weights_stay_with_their_rows_through_ingest(tmp_path: Path, kind: str, format: str) -> None:

@@ -186,16 +186,6 @@ def test_a_step_that_kills_its_workers_is_given_up(cluster, two):
 
 
 @pytest.mark.slow
-def test_a_sweep_outlives_a_worker(cluster, two):
-    results = []
-    for result in two.imap(nap, range(30), (0.1,)):
-        results.append(result)
-        if result == 5:
-            cluster.workers[0].kill()
-    assert results == list(range(30))
-
-
-@pytest.mark.slow
 def test_a_sweep_outlives_a_worker_that_stops(cluster, two):
     results = []
     for result in two.imap(nap, range(12), (0.1,)):

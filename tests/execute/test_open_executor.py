@@ -74,15 +74,6 @@ def test_a_setting_that_means_nothing_says_what_would(scheduler):
         pass
 
 
-@pytest.mark.parametrize("threads", [0, -1, 1.5])
-def test_threads_are_counted(threads):
-    with (
-        pytest.raises(UsageError, match=rf"threads is {threads}\.\n.*\n.*a whole number"),
-        open_executor("threads", threads),
-    ):
-        pass
-
-
 @pytest.mark.parametrize("address", ["tls://127.0.0.1:1", "nothing://127.0.0.1:1"])
 def test_an_address_that_cannot_be_used_is_a_usage_error(address):
     with pytest.raises(UsageError, match=r"(?s)cannot be used.*tls"), open_executor(address):

@@ -274,20 +274,6 @@ FIRST_FEATURES = [0.58162869, 0.34093777, -0.24188722, 0.7007325]
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: RandomFourier(Cauchy(1.0), 10), "No Fourier features of Cauchy"),
-        (lambda: Nystrom(Laplace()).basis(3, F64), "needs centers"),
-        (lambda: KernelFeatures(Laplace()).basis(3, F64, np.ones((5, 4))), "needs centers"),
-        (lambda: Nystrom(Laplace()).basis(3, F64, np.ones((0, 3))), "needs centers"),
-    ],
-)
-def test_a_map_that_is_none_is_refused(make, message: str):
-    with pytest.raises(UsageError, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
     "data",
     [
         {},

@@ -53,17 +53,6 @@ def test_predictions_have_the_same_bits_for_any_number_of_threads():
     np.testing.assert_array_equal(model.predict(X, threads=2), model.predict(X))
 
 
-@pytest.mark.parametrize("threads", [0, -1, 1.5])
-def test_threads_are_whole_numbers(threads: object):
-    X, Z, W = arrays(3, 2, 2, 1, np.float32)
-    for call in (
-        lambda: sk.Laplace(1.0)(X, Z, threads=threads),
-        lambda: sk.Laplace(1.0).matvec(X, Z, W, threads=threads),
-    ):
-        with pytest.raises(sk.UsageError, match=r"threads is .*\n.*\n  expected: a whole number, at least 1"):
-            call()
-
-
 @pytest.mark.skipif(VECTORS != 2, reason="products of float64 are a library's without vectors of 512 bits")
 @settings(max_examples=40, deadline=None)
 @given(

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from sklearn.metrics import log_loss
 
 import streamkern as sk
 from streamkern.cpu import host_loops
-from streamkern.data.row_order import Assembly, Block, RawRows
+from streamkern.data.row_order import Assembly
 from streamkern.data.targets import Classes, Continuous
 from streamkern.engine.elementwise import Loops
 from streamkern.execute import ThreadsExecutor
@@ -31,7 +30,7 @@ from streamkern.models.cut_tree import CutTree
 from streamkern.models.partitioned_machine import Leaves
 from streamkern.partition import grow_tree
 from streamkern.partition.fit_partition import _count_warnings
-from streamkern.partition.grow_tree import Axis, LeafEdgeCounts, axis_of, quantile_edges, split_at, two_means_axis
+from streamkern.partition.grow_tree import axis_of, quantile_edges, split_at, two_means_axis
 from streamkern.partition.leaf_rows import LeafFingerprints, LeafIds, LeafRuns
 from streamkern.report import read_run
 from streamkern.report.page import page
@@ -236,16 +235,6 @@ def test_rows_that_are_all_alike_have_no_direction():
     assert axis_of((0, np.ones((300, D)), y, None, None), sk.Laplace("median"), encoding, 0) is None
     X = np.random.default_rng(0).normal(size=(300, D))
     assert axis_of((0, X, y, None, None), sk.Laplace("median"), encoding, 0) is not None  # that of the largest variance
-
-
-def test_counts_are_those_of_all_rows_in_their_leaves():
-    X, _ = table(400)
-    lines = {leaf: Axis(np.eye(2)[0], np.array([-0.5, 0.0, 0.5])) for leaf in (1, 2)}
-    (counts,) = LeafEdgeCounts(grown(), lines)(Block(X[:, :2], None, np.arange(400), ()), None)
-    places = dict(grown().training(X[:, :2]))
-    expected = [np.histogram(X[places[leaf], 0], [-np.inf, -0.5, 0, 0.5, np.inf])[0] for leaf in (1, 2)]
-    rows = [len(places.get(leaf, ())) for leaf in range(grown().leaves)]
-    assert np.array_equal(counts, np.concatenate([rows, *expected]))
 
 
 @pytest.mark.parametrize(("sample", "names"), [(9000, ["level-sample"]), (2000, ["level-sample", "level-1"])])
@@ -536,27 +525,6 @@ def test_parts_by_a_column(scaling: str | None):
         sk.KernelRegressor(partition=sk.Partition(by="shops")).fit(frame, y)
 
 
-@pytest.mark.slow
-def test_parts_by_a_column_of_numbers():
-    X, y = table(4000)
-    X[:, 4] = np.random.default_rng(2).integers(0, 3, len(X))
-    frame = pd.DataFrame(X, columns=list("abcde"))
-    model = sk.KernelRegressor(centers=60, partition=sk.Partition(by="e", rows=1000)).fit(frame, y)
-    leaves = [set(X[at, 4]) for _, at in model.model_.tree.training(_encoded(model, X))]
-    assert all(len(values) == 1 for values in leaves)
-    assert len(leaves) == 6
-
-
-def _encoded(model: sk.KernelRegressor, X: np.ndarray) -> np.ndarray:
-    made = model.model_
-    with warnings.catch_warnings():
-        data = made.dataset(pd.DataFrame(X, columns=list("abcde")))
-    ids = np.arange(len(X))
-    from_rows = data.source.read(0)
-    raw = RawRows(from_rows.X, None, ids, np.zeros_like(ids))
-    return Assembly(data, None, 0.0, made.Z.dtype).build(raw, ids, (), "").X
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -575,13 +543,6 @@ def test_what_does_not_go_with_a_partition_is_refused(changes: dict[str, Any], w
     for refused in (sk.plan, lambda pipeline: sk.run(pipeline, tmp_path / "run")):
         with pytest.raises(sk.UsageError, match=f"There is a partition, and .*{words}"):
             refused(sk.Pipeline(data, **given | changes))
-
-
-def test_augmented_rows_are_refused(tmp_path: Path):
-    X, y = table(500)
-    data = sk.from_arrays(X, y > 0).augment(sk.augment.GaussianNoise(0.1), copies=2)
-    with pytest.raises(sk.UsageError, match="augmented or repeated"):
-        sk.run(sk.Pipeline(data, centers=sk.Uniform(20), partition=PARTITION), tmp_path / "run")
 
 
 def test_a_partition_that_does_not_fit_is_refused_with_what_would(tmp_path: Path):

@@ -75,8 +75,3 @@ def test_a_retraining_from_the_champions_weights_keeps_its_bandwidth(
     )  # fmt: skip
     assert told["start"] == "warm"
     assert sk.Registry(registry).load().kernel == champion.kernel
-
-
-def test_what_is_no_kernel_is_refused(make: Make) -> None:
-    with pytest.raises(sk.UsageError, match=r"auto.*laplace"):
-        make(kernel="median")

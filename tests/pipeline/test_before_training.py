@@ -80,16 +80,6 @@ def test_an_estimator_checks_its_validation_rows_before_training(monkeypatch: py
     assert str(error.value.where).startswith("the validation rows: ")
 
 
-@pytest.mark.slow
-def test_checks_are_kept_with_the_other_stages(make: Make, tmp_path: Path):
-    first, again = (sk.run(make(validation=make().test), tmp_path / "run") for _ in range(2))
-    assert [(s["name"], s["cached"]) for s in first["stages"] if "check" in s["name"]] == [
-        ("check-validation", False),
-        ("check-test", False),
-    ]
-    assert [s["cached"] for s in again["stages"] if "check" in s["name"]] == [True, True]
-
-
 PIPELINE = """
 import streamkern as sk
 
@@ -145,10 +135,3 @@ def test_a_refused_run_does_not_replace_the_result_of_one_that_is_done(make: Mak
     assert (record.state, len(record.steps)) == ("done", steps)
     assert record.of("run")[-1]["state"] == "done"
     assert sk.run(make(), folder)["status"] == "done"
-
-
-def test_a_refusal_is_told_where_nothing_is_done(make: Make, tmp_path: Path):
-    with pytest.raises(sk.errors.PlanRefusedError):
-        sk.run(make(), tmp_path / "run", memory="10MiB")
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "refused"
-    assert read_run(tmp_path / "run").state == "refused"

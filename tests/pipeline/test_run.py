@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.evaluation.metrics import flat_metrics
-from streamkern.formats import ArraySource
 from streamkern.runs.run_pipeline import run
 
 Make = Callable[..., sk.Pipeline]
@@ -85,21 +81,6 @@ def test_result_has_every_key_of_the_contract(once: Done):
 
 
 @pytest.mark.slow
-def test_regression_reports_mean_squared_error(make: Make, tmp_path: Path):
-    metrics = run(make(task="regression"), tmp_path / "run")["metrics"]["test"]
-    assert metrics["mse"] < 0.1
-    assert "accuracy" not in metrics
-
-
-@pytest.mark.slow
-def test_the_saved_model_is_the_one_the_result_describes(once: Done):
-    make, folder, result = once
-    model = sk.load_model(folder / "model.zarr")
-    assert model.weights_sha256 == result["weights_sha256"]
-    assert flat_metrics(model.score(make().test)) == pytest.approx(flat_metrics(result["metrics"]["test"]))
-
-
-@pytest.mark.slow
 def test_a_second_run_takes_every_stage_over(done: Done):
     first, second = done.result, run(done.make(), done.folder)
     assert computed(first) == STAGES
@@ -157,15 +138,6 @@ def test_a_change_runs_again_what_depends_on_it_and_nothing_else(
 
 
 @pytest.mark.slow
-def test_other_rows_in_the_same_place_are_other_rows(make: Make, write_rows: Callable[..., Path], tmp_path: Path):
-    run(make(), tmp_path / "run")
-    other = write_rows(tmp_path / "other.zarr", seed=5)
-    os.rename(tmp_path / "train.zarr", tmp_path / "old.zarr")
-    os.rename(other, tmp_path / "train.zarr")
-    assert computed(run(make(), tmp_path / "run")) == [name for name in STAGES if name != "check-test"]
-
-
-@pytest.mark.slow
 def test_two_pipelines_in_one_directory_do_not_mix(done: Done, write_rows: Callable[..., Path], tmp_path: Path):
     make, folder, first = done
     other = make(rows=write_rows(tmp_path / "wide.zarr", d=9, seed=3), test=None, name="other")
@@ -181,13 +153,6 @@ def test_two_pipelines_in_one_directory_do_not_mix(done: Done, write_rows: Calla
 def test_a_new_release_takes_nothing_over(done: Done, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("streamkern.runs.caching_runner.VERSION", "99.0")
     assert computed(run(done.make(), done.folder)) == STAGES
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("threads", [1, 3])
-def test_threads_do_not_change_the_weights(once: Done, tmp_path: Path, threads: int):
-    result = run(once.make(), tmp_path / "run", threads=threads)
-    assert result["weights_sha256"] == once.result["weights_sha256"]
 
 
 @pytest.mark.slow
@@ -226,27 +191,6 @@ def test_a_refused_run_writes_its_manifest_and_result_and_nothing_else(make: Mak
     assert caught.value.remedy is not None
     assert sorted(files(tmp_path / "run")) == [".lock", "events.jsonl", "manifest.json", "result.json"]
     assert result_of(tmp_path / "run")["status"] == "refused"
-
-
-def test_rows_that_are_not_numbers_end_the_run(make: Make, tmp_path: Path):
-    X = np.ones((300, 4), dtype=np.float32)
-    X[::2] = 0
-    X[217, 2] = np.nan
-    sk.write_zarr(tmp_path / "nan.zarr", X, np.arange(300) % 2, target="label", chunk_rows=100)
-    with pytest.raises(sk.DataError, match="217") as caught:
-        run(make(rows=tmp_path / "nan.zarr", test=None), tmp_path / "run")
-    assert caught.value.exit_status == 1
-    assert result_of(tmp_path / "run")["status"] == "failed"
-    assert "217" in result_of(tmp_path / "run")["error"]
-
-
-def test_a_step_that_is_too_long_is_told_as_a_value_with_a_remedy(make: Make, tmp_path: Path):
-    with pytest.raises(sk.errors.NumericalError) as caught:
-        run(make(solver=sk.EigenPro(step=1e6)), tmp_path / "run")
-    assert caught.value.exit_status == 3
-    assert "step" in (caught.value.remedy or "")
-    assert result_of(tmp_path / "run")["status"] == "diverged"
-    assert not (tmp_path / "run/model.zarr").exists()
 
 
 @pytest.mark.slow
@@ -288,22 +232,6 @@ def test_a_listener_that_fails_is_a_failed_run(make: Make, tmp_path: Path):
     assert run(make(), tmp_path / "run")["status"] == "done"
 
 
-def test_a_directory_in_use_is_busy_and_left_alone(make: Make, tmp_path: Path):
-    folder = tmp_path / "run"
-    seen: list[sk.errors.BusyError] = []
-
-    def listener(kind: str, fields: dict[str, Any]) -> None:
-        if kind == "step" and not seen:
-            before = files(folder)
-            with pytest.raises(sk.errors.BusyError, match=str(os.getpid())) as caught:
-                run(make(), folder)
-            seen.append(caught.value)
-            assert files(folder) == before
-
-    assert run(make(), folder, listeners=(listener,))["status"] == "done"
-    assert [error.exit_status for error in seen] == [75]
-
-
 def test_a_place_that_cannot_be_a_directory_is_one_clear_error(make: Make, tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(sk.errors.StorageError, match=r"(?s)directory cannot be written.*--run-dir"):
@@ -326,22 +254,6 @@ def test_what_a_killed_run_left_half_done_is_put_right(done: Done):
     assert sk.load_model(folder / "model.zarr").weights_sha256 == first["weights_sha256"]
     assert [file.name for file in folder.rglob(".*") if file.name != ".lock"] == []
     assert computed(run(make(), folder)) == ["eigensystem", "train", "save"]
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if (
-        os.geteuid()
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", place], capture_output=True).returncode
-    ):
-        pytest.skip("mounting a small file system takes root, and a kernel that lets it")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", place], check=True)
 
 
 @pytest.mark.slow
@@ -410,22 +322,3 @@ def test_a_directory_used_every_night_does_not_grow(done: Done):
     kept = [place.name.rpartition("-")[0] for place in (done.folder / "stages").iterdir()]
     assert max(kept.count(name) for name in kept) == 3
     assert computed(run(done.make(seed=4), done.folder)) == ["save"]
-
-
-@pytest.mark.slow
-def test_rows_that_were_never_shuffled_are_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("streamkern.solvers.base.MIX_CHUNKS", 2)  # as where not every chunk stays in memory
-    rng = np.random.default_rng(0)
-    y = np.repeat(np.arange(10), 800)
-    X = rng.normal(size=(len(y), 5)) + y[:, None]
-    told: list[str] = []
-    for name, order, count in (("sorted", slice(None), 1), ("shuffled", rng.permutation(len(y)), 0)):
-        data = sk.Dataset(ArraySource(X[order], y[order], chunk_rows=400))
-        told.clear()
-        run(
-            sk.Pipeline(data, sk.Laplace(5.0), sk.Uniform(30), sk.EigenPro()),
-            tmp_path / name,
-            listeners=(lambda k, f: told.append(f["message"]) if k == "warning" else None,),
-        )
-        assert len(told) == count
-        assert all("streamkern ingest" in message for message in told)

@@ -21,7 +21,6 @@ from streamkern.runs.tune import TUNING_RIDGES, Trial, Tuning, next_command, tun
 from streamkern.selection.learned_metric import HeldOut
 from streamkern.solvers import Problem
 from streamkern.solvers.ridge import ridge_path
-from streamkern.storage.atomic_writes import write_json
 
 Make = Callable[..., sk.Pipeline]
 WIDE = np.dtype(np.float64)
@@ -273,9 +272,3 @@ def test_a_pipeline_of_defaults_and_one_of_few_rows_are_tuned() -> None:
     found = tune(sk.Pipeline(sk.from_arrays(X, y), task="regression"), seconds=False, centers=8)
     assert found.search is None
     assert {type(trial.kernel) for trial in found.trials} == {sk.Laplace}
-
-
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(sk.errors.StorageError, match=r"tune\.json cannot be written"):
-        write_json(tmp_path / "file" / "tune.json", {})

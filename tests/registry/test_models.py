@@ -6,8 +6,6 @@ import gc
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -52,22 +50,6 @@ def five(models: Registry) -> Registry:
     return models
 
 
-def test_an_empty_registry_has_no_champion(models: Registry):
-    assert (models.versions, models.champion) == ([], None)
-    with pytest.raises(sk.UsageError, match="no champion"):
-        models.load()
-    with pytest.raises(sk.UsageError, match="no earlier"):
-        models.rollback()
-
-
-def test_a_folder_that_is_none_is_one_clear_error(tmp_path: Path):
-    with pytest.raises(sk.UsageError, match="no model registry"):
-        Registry(tmp_path)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(sk.errors.StorageError):
-        Registry(tmp_path / "file", create=True)
-
-
 def test_a_predictor_answers_with_the_champion(five: Registry):
     five.promote(3)
     expected = five.load()
@@ -96,12 +78,6 @@ def test_what_is_no_version_number_is_refused(five: Registry, name: str):
     for ask in (five.load, five.record, five.path, five.promote):
         with pytest.raises(sk.UsageError, match="not a version"):
             ask(name)
-
-
-def test_a_version_that_is_not_there_is_told_with_those_that_are(five: Registry):
-    with pytest.raises(sk.UsageError, match="no version 9") as caught:
-        five.promote(9)
-    assert caught.value.expected == "one of 1, 2, 3, 4, 5"
 
 
 def test_pruning_keeps_the_last_ones_the_champion_and_the_one_before_it(five: Registry):
@@ -233,16 +209,6 @@ def test_a_rollback_is_not_undone_by_recovery(five: Registry):
     five.rollback()
     with five.lock():
         assert five.champion == 1
-
-
-@pytest.mark.slow
-def test_one_writer_at_a_time(five: Registry):
-    program = f"import streamkern as sk\nwith sk.Registry({five.where!r}).lock(): pass"
-    with five.lock():
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "BusyError" in done.stderr
-    assert str(os.getpid()) in done.stderr
-    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_half_a_line_of_the_log_costs_no_other(models: Registry):

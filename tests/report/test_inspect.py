@@ -107,13 +107,6 @@ def test_what_has_no_number_or_is_on_two_lines_is_shown_on_one(tmp_path):
     assert "advice: 1 column(s) have no finite value: f1" in text
 
 
-def test_a_model_is_told_to_be_one(tmp_path, capsys):
-    X = np.random.default_rng(0).normal(size=(30, 2))
-    sk.KernelRegressor(centers=sk.Uniform(5)).fit(X, X[:, 0]).save(tmp_path / "model.zarr")
-    assert main(["inspect", str(tmp_path / "model.zarr")]) == 1
-    assert "this is a saved model, not rows" in capsys.readouterr().err
-
-
 def table(n: int = 600) -> tuple[pa.Table, list[str | None]]:
     rng = np.random.default_rng(0)
     city = [None if i % 97 == 0 else ["Rome", "São Paulo", "x" * 100 + "a", "x" * 100 + "b"][i % 4] for i in range(n)]
@@ -386,10 +379,3 @@ def test_numbers_that_stand_for_text_are_not_shown_as_numbers(tmp_path):
     assert "  kind    text, stored as codes" in text
     assert "to 59\n" in text  # the range
     assert "scales" not in text
-
-
-def test_a_list_of_text_is_told_to_be_no_feature(tmp_path):
-    rows, _ = table(60)
-    pq.write_table(rows.select(["tags", "a"]), tmp_path / "rows.parquet")
-    with pytest.raises(sk.DataError, match=r"a column of list<element: string> cannot be a feature"):
-        sk.open_dataset(tmp_path / "rows.parquet")

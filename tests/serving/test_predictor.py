@@ -19,7 +19,6 @@ import pyarrow as pa
 import pytest
 
 import streamkern as sk
-from streamkern.errors import DataError
 from tests.clock import require_quick
 from tests.modules import module_at
 
@@ -73,20 +72,6 @@ def test_what_is_no_model_is_an_error_in_words(given: Any, tmp_path: Path):
     ):  # fmt: skip
         with pytest.raises(sk.UsageError, match="is no trained model"):
             door(given)
-
-
-@pytest.mark.parametrize("given", [np.ones((201, 4)), dict.fromkeys("abcd", np.ones(201)), [[1.0] * 4] * 201])
-def test_more_rows_than_allowed_are_refused_before_they_are_read(predictor: sk.Predictor, given: Any):
-    with pytest.raises(DataError, match="There are 201 rows"):
-        predictor(given)
-
-
-def test_values_are_answered_as_they_were_given():
-    model = sk.KernelRegressor(kernel=sk.Gaussian(3.0), centers=sk.Uniform(50), solver=sk.Direct()).fit(X, X[:, 0] + 5)
-    predictor = sk.Predictor(model.model_)
-    assert predictor(X[:7]).predictions.shape == (7,)
-    np.testing.assert_allclose(predictor(X[:7]).predictions, model.predict(X[:7]), rtol=1e-5)
-    assert predictor.labels is None
 
 
 def test_many_threads_get_the_answers_of_one(predictor: sk.Predictor):
@@ -147,14 +132,6 @@ def test_every_door_of_a_model_of_numbers_takes_numbers_in_their_order(
     for door in (sk.Predictor(unnamed.model_), unnamed.model_.predict, unnamed.predict):
         with pytest.raises(sk.DataError, match=message):
             door(rows)
-
-
-def test_columns_and_limits_are_checked(predictor: sk.Predictor, saved: Path):
-    assert len(predictor(X[:2], columns=list("abcd")).predictions) == 2
-    with pytest.raises(sk.DataError, match="columns differ"):
-        predictor(X[:2], columns=list("abdc"))
-    with pytest.raises(sk.UsageError):
-        sk.Predictor(saved, max_rows=0)
 
 
 # ------------------------------------------------------------------------------------------------------ the example

@@ -292,10 +292,3 @@ def test_a_run_keeps_the_choice_as_a_stage_and_the_plan_says_what_is_tried(tmp_p
     assert first["metrics"]["test"]["r2"] > 0.95
     html = pytest.importorskip("streamkern.report.page").page([read_run(tmp_path / "run")])
     assert "Models of the search" in html
-
-
-def test_a_pipeline_without_kernel_and_centers_runs(tmp_path: Path):
-    X, y = rows(400)
-    pipeline = sk.Pipeline(sk.from_arrays(X, y), solver=sk.Direct(), task="regression")
-    assert sk.plan(pipeline, memory="4GiB").seconds > 0
-    assert sk.run(pipeline, tmp_path / "run", memory="4GiB")["n_centers"] == 400

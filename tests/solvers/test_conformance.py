@@ -98,8 +98,11 @@ def closed_form(case: Case, problem: Problem, w: np.ndarray | float = 1.0) -> np
     return np.asarray(K @ kernel_least_squares(root * K, problem.kernel(Z), root * y, case.ridge))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+SOON = ("EigenPro1", "GradientDescent", "Falkon", "Direct")
+"""Solvers that converge within two seconds."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in SOON else pytest.mark.slow) for name in CASES])
 def test_it_converges_to_the_closed_form_from_any_chunks(name: str, threads: Executor):
     case = CASES[name]
     n = 400 if case.basis == "rows" else N

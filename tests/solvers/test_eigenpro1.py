@@ -20,7 +20,6 @@ from streamkern.precondition.randomized_svd import RandomizedSVD
 from streamkern.rng import generator
 from streamkern.solvers import Problem, train
 from streamkern.solvers.eigenpro1 import EigenPro1, measure_features
-from streamkern.solvers.sgd import SGD
 from streamkern.testing.solver import SolverSuite
 
 N, D, C = 300, 6, 3
@@ -132,18 +131,6 @@ def test_theorem_1_is_more_careful_than_the_measured_step(executor: ThreadsExecu
         assert report["theorem_1_step"] < report["step"] < 60 * report["theorem_1_step"]
 
 
-def test_preconditioning_saves_epochs(executor: ThreadsExecutor) -> None:
-    """The same passes, features and batch: far nearer to least squares than SGD with its own measured step."""
-    given = problem(executor, p=100, kernel=Gaussian(3.0))
-    phi, y = values(given), data()[1]
-    least = np.square(phi @ np.linalg.lstsq(phi, y, rcond=1e-8)[0] - y).mean()
-
-    def excess(solver: Any) -> float:
-        return float(np.square(phi @ run(solver, given) - y).mean() - least)
-
-    assert excess(EigenPro1(epochs=10, q=60, batch=60)) < excess(SGD(epochs=10, batch=60, average=True)) / 4
-
-
 @pytest.mark.slow
 def test_averaging_removes_noise(executor: ThreadsExecutor) -> None:
     given = problem(executor)
@@ -155,30 +142,11 @@ def test_averaging_removes_noise(executor: ThreadsExecutor) -> None:
     assert errors[0] < errors[1]
 
 
-def test_threads_decide_no_bit() -> None:
-    weights = []
-    for threads in (1, 2):
-        with ThreadsExecutor(threads) as pool:
-            given = problem(pool, p=60, dtype=np.dtype(np.float32), lanes=3)
-            weights.append(run(EigenPro1(epochs=2, q=20, batch=60), given))
-    assert weights[0].dtype == np.float32
-    assert np.array_equal(*weights)
-
-
 def test_a_seed_decides_the_subsample(executor: ThreadsExecutor) -> None:
     given = problem(executor)
     a, b, other = (run(EigenPro1(q=5, subsample=40, seed=seed), given) for seed in (0, 0, 1))
     assert np.array_equal(a, b)
     assert not np.array_equal(a, other)
-
-
-def test_a_step_forced_too_large_is_a_failure_with_a_remedy(executor: ThreadsExecutor) -> None:
-    given = problem(executor)
-    step = EigenPro1(q=10).setup(given).report["step"]
-    outcome = train(given, EigenPro1(q=10, epochs=20, step=50 * step).setup(given))
-    assert outcome.failure is not None
-    assert outcome.failure.kind == "diverged"
-    assert "step=None" in outcome.failure.remedy
 
 
 def test_one_feature_leaves_nothing_to_precondition(executor: ThreadsExecutor) -> None:

@@ -15,12 +15,10 @@ import zarr
 
 from streamkern.centers import CenterSet, Uniform
 from streamkern.data import from_arrays, open_dataset
-from streamkern.data.augment import GaussianNoise
 from streamkern.data.companion_blocks import AllTiles
 from streamkern.data.targets import Continuous
-from streamkern.errors import UsageError
 from streamkern.execute.threads_executor import ThreadsExecutor
-from streamkern.kernels import Gaussian, Laplace, RandomFourier
+from streamkern.kernels import Laplace
 from streamkern.rng import generator
 from streamkern.solvers import Problem, train
 from streamkern.solvers.eigenpro2 import EigenPro2
@@ -55,15 +53,6 @@ def run(solver: EigenPro2, given: Problem) -> np.ndarray:
     outcome = train(given, solver.setup(given))
     assert outcome.failure is None
     return outcome.weights
-
-
-@pytest.mark.slow
-def test_it_converges_to_the_interpolant(executor: ThreadsExecutor) -> None:
-    X, y = data()
-    given = problem(executor)
-    exact = np.linalg.solve(references.laplace(X, X, 3.0), y)
-    weights = run(EigenPro2(epochs=150, s=120, q=40, average=False), given)
-    np.testing.assert_allclose(weights, exact[given.centers.ids], atol=1e-6 * abs(exact).max())
 
 
 def test_centers_in_another_order_give_their_weights_in_that_order(executor: ThreadsExecutor) -> None:
@@ -107,24 +96,6 @@ def test_it_is_the_published_algorithm_on_the_same_batches(executor: ThreadsExec
     expected = references.eigenpro2(kernel, X, y, s=s, q=12, epochs=3, batch=m, seed=replay)
     assert not replay.orders
     np.testing.assert_allclose(run(solver, given), expected[given.centers.ids], atol=1e-6 * abs(expected).max())
-
-
-def test_with_all_rows_in_the_subsample_it_is_eigenpro_in_the_rkhs(executor: ThreadsExecutor) -> None:
-    """Table 2 of Ma & Belkin 2017, in their notation, with τ = 1 and the eigensystem of K itself."""
-    X, y = data()
-    given, k, solver = problem(executor), 20, EigenPro2(epochs=3, s=N, q=20, batch=30, average=False)
-    iteration = solver.setup(given)
-    K = references.laplace(X, X, 3.0)
-    values, vectors = np.linalg.eigh(K)
-    lam, E, tail = values[: -k - 1 : -1], vectors[:, : -k - 1 : -1], values[-k - 1]
-    D = E / lam @ np.diag(1 - tail / lam) @ E.T
-    eta, alpha = iteration.size.step(30), np.zeros((N, C))
-    for order in Replay(iteration).orders:
-        for m in order.reshape(-1, 30):
-            g = (K[m] @ alpha - y[m]) / 30
-            alpha[m] -= eta * g
-            alpha += eta * D @ (K[m].T @ g)
-    np.testing.assert_allclose(run(solver, given), alpha[given.centers.ids], atol=1e-6 * abs(alpha).max())
 
 
 def test_with_no_eigenpairs_it_is_gradient_descent_in_the_rkhs_and_the_average_is_of_its_iterates(
@@ -191,14 +162,6 @@ def test_a_row_meets_itself_at_distance_zero(executor: ThreadsExecutor, dtype: s
     np.testing.assert_allclose(pieces[0][1] + block.y, 1.0, atol=1e-6)
 
 
-def test_threads_decide_no_bit() -> None:
-    weights = []
-    for threads in (1, 2):
-        with ThreadsExecutor(threads) as pool:
-            weights.append(run(EigenPro2(epochs=2, s=60, batch=50), problem(pool, dtype=np.dtype(np.float32), lanes=3)))
-    assert np.array_equal(*weights)
-
-
 def test_the_contribution_travels(executor: ThreadsExecutor) -> None:
     iteration = EigenPro2(batch=40).setup(problem(executor))
     block, alpha = iteration.stream.block((0, 0, 0)), iteration.broadcast(iteration.init()) + 1
@@ -206,48 +169,6 @@ def test_the_contribution_travels(executor: ThreadsExecutor) -> None:
     there = pickle.loads(pickle.dumps(here))
     assert there.extra_blocks.scan.reader is there.extra_blocks.stream.reader  # a process keeps stored rows once
     assert np.array_equal(there.contribute(block, alpha)[1], here.contribute(block, alpha)[1])
-
-
-def test_preconditioning_pays(executor: ThreadsExecutor) -> None:
-    """The error after the same passes, with one eigenpair and with many: a smooth kernel has a steep spectrum."""
-    X, y = data()
-    K = references.gaussian(X, X, 2.0)
-
-    def error(q: int) -> float:
-        given = problem(executor, kernel=Gaussian(2.0))
-        weights = run(EigenPro2(epochs=10, s=N, q=q), given)
-        return float(np.square(K[:, given.centers.ids] @ weights - y).mean())
-
-    assert error(80) < error(1) / 4
-
-
-def test_a_step_forced_too_large_is_a_failure_with_a_remedy(executor: ThreadsExecutor) -> None:
-    given = problem(executor)
-    step = EigenPro2().setup(given).report["step"]
-    outcome = train(given, EigenPro2(epochs=20, step=50 * step).setup(given))
-    assert outcome.failure is not None
-    assert outcome.failure.kind == "diverged"
-    assert "step=None" in outcome.failure.remedy
-
-
-def test_some_rows_are_no_centers(executor: ThreadsExecutor) -> None:
-    rows = from_arrays(*data())
-    for centers in (Uniform(N - 1).choose(rows, executor, F64), CenterSet(data()[0], None)):
-        with pytest.raises(UsageError, match="are not the 240 training rows"):
-            EigenPro2().setup(problem(executor, train=rows, centers=centers))
-
-
-@pytest.mark.parametrize("augmentations", [(GaussianNoise(0.1),), ()])
-def test_augmented_or_repeated_rows_have_no_weight_of_their_own(executor: ThreadsExecutor, augmentations: Any) -> None:
-    rows = from_arrays(*data())
-    given = problem(executor, train=rows)
-    with pytest.raises(UsageError, match="augmented or repeated"):
-        EigenPro2().setup(replace(given, train=rows.augment(*augmentations, copies=2)))
-
-
-def test_features_have_a_solver_of_their_own(executor: ThreadsExecutor) -> None:
-    with pytest.raises(UsageError, match="needs a kernel at the training rows"):
-        EigenPro2().setup(problem(executor, features=RandomFourier(Gaussian(1.0), 10)))
 
 
 @pytest.mark.slow

@@ -153,14 +153,6 @@ def test_rows_that_are_near_are_not_told_apart_by_rounding():
     assert np.abs(out_of_sample.outputs - exactly_left_out.outputs).max() < 1e-3 * np.abs(y).max()
 
 
-def test_what_has_no_factor_in_float32_has_one_in_float64():
-    with ThreadsExecutor() as executor:
-        problem = _problem(executor, dtype=np.float32, n=400, kernel=sk.Gaussian(6.0))
-        iteration = sk.Direct(ridge=1e-12).setup(problem)
-        train(problem, iteration)
-        assert iteration.report["factor"] == "float64"
-
-
 @pytest.mark.parametrize("bandwidth", [6.0, 30.0])
 def test_a_matrix_far_from_positive_is_factored_few_times(monkeypatch: pytest.MonkeyPatch, bandwidth: float):
     """The residual tells how much is missing on the diagonal: not each power of ten up to there is tried."""

@@ -1,4 +1,4 @@
-"""Direct, Falkon, SGD and gradient descent: closed forms, schedules, progress, and every solver through a run."""
+"""SGD's schedules, progress, and every solver through a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from streamkern.data.targets import Continuous
 from streamkern.execute import ThreadsExecutor
 from streamkern.formats import ArraySource
 from streamkern.solvers import Outcome, Problem, Progress, train
-from tests.references import kernel_least_squares
 
 KERNEL = sk.Gaussian(1.5)
 
@@ -37,48 +36,6 @@ def solve(solver: Any, *, features: Any = None, threads: int = 2, chunk: int = 3
         )  # fmt: skip
         told = {} if progress is None else {"on_step": progress}
         return train(problem, solver.setup(problem), patience=solver.patience, **told)
-
-
-def closed_form(ridge: float) -> np.ndarray:
-    X, Y = rows()
-    return kernel_least_squares(KERNEL(X, X[:50]), KERNEL(X[:50]), Y, ridge)
-
-
-def error(weights: np.ndarray, ridge: float) -> float:
-    """Largest difference of predictions from the closed form, over the largest prediction."""
-    X, _ = rows()
-    K = KERNEL(X, X[:50])
-    exact = K @ closed_form(ridge)
-    return float(np.abs(K @ weights - exact).max() / np.abs(exact).max())
-
-
-@pytest.mark.parametrize("ridge", [1e-3, 1e-6])
-def test_direct_is_the_closed_form(ridge: float):
-    assert error(solve(sk.Direct(ridge)).weights, ridge) < 1e-6
-
-
-@pytest.mark.parametrize("ridge", [1e-3, 1e-6])
-def test_falkon_converges_to_the_closed_form_and_stops(ridge: float):
-    outcome = solve(sk.Falkon(epochs=60, ridge=ridge, tolerance=1e-9))
-    assert error(outcome.weights, ridge) < 1e-5
-    if ridge > 1e-6:
-        assert outcome.passes < 40
-
-
-def test_gradient_descent_converges_on_features():
-    X, Y = rows()
-    outcome = solve(sk.GradientDescent(epochs=400, ridge=1e-2), features=sk.Identity())
-    exact = np.linalg.solve(X.T @ X / len(X) + 1e-2 * np.eye(4), X.T @ Y / len(X))
-    assert outcome.weights == pytest.approx(exact, abs=1e-6)
-    assert solve(sk.Direct(1e-2), features=sk.Identity()).weights == pytest.approx(exact, abs=1e-9)
-
-
-@pytest.mark.slow
-def test_sgd_approaches_least_squares_and_averaging_brings_it_closer():
-    last = solve(sk.SGD(epochs=30), features=sk.Identity()).weights
-    mean = solve(sk.SGD(epochs=30, average=True), features=sk.Identity()).weights
-    exact = solve(sk.Direct(0.0), features=sk.Identity()).weights
-    assert np.abs(mean - exact).max() < min(0.02, np.abs(last - exact).max())
 
 
 def test_schedules_give_the_steps_they_name():
@@ -137,15 +94,3 @@ def test_every_solver_runs_is_saved_and_predicts(parts: dict[str, Any], tmp_path
     assert model.score(test_set) == result["metrics"]["test"]
     again = sk.run(pipeline, tmp_path / "run")
     assert [stage["name"] for stage in again["stages"] if not stage["cached"]] == ["save"]
-
-
-@pytest.mark.slow
-def test_sgd_with_replacement_draws_other_rows_and_approaches_the_same_solution():
-    exact = solve(sk.Direct(0.0), features=sk.Identity()).weights
-    once, drawn = (
-        solve(sk.SGD(epochs=30, average=True, replacement=replacement), features=sk.Identity()).weights
-        for replacement in (False, True)
-    )
-    assert not np.array_equal(once, drawn)
-    assert np.abs(drawn - exact).max() < 0.05
-    assert all(sk.corollary_1(regime, 100).replacement for regime in (1, 2, 3))

@@ -104,9 +104,3 @@ def test_the_plan_says_what_is_tried_and_bounds_its_memory():
     assert bill.work.priced(nominal_prices(8)) > 0
     assert bill.memory > 3 * 8 * 300**2
     assert search_for(CostEstimate(sk.Direct(), size), 300, 8, 16 << 20) is None  # no eighth of so small a budget
-
-
-def test_a_budget_that_few_rows_do_not_fit_is_refused_with_what_would():
-    X, y = load_diabetes(return_X_y=True)
-    with pytest.raises(sk.errors.PlanRefusedError, match="budget of at least"):
-        sk.KernelRegressor(memory="64MiB").fit(X[:300], y[:300])

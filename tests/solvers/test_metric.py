@@ -19,7 +19,6 @@ from streamkern.data.row_order import Block
 from streamkern.data.targets import Continuous
 from streamkern.data.transforms import LinearMap
 from streamkern.engine import Engine
-from streamkern.errors import UsageError
 from streamkern.execute import ThreadsExecutor
 from streamkern.gpu.engine import DeviceEngine
 from streamkern.kernels import Expansion
@@ -167,22 +166,6 @@ def test_a_row_through_a_full_metric_has_the_bits_it_has_alone():
     alone = [turn.apply(X[i : i + 1].copy(), ids[i : i + 1], "") for i in range(40)]
     np.testing.assert_array_equal(np.concatenate(alone), turn.apply(X.copy(), ids, ""))
     assert pickle.loads(pickle.dumps(turn)).apply(X, ids, "").dtype == np.float32
-
-
-def test_what_cannot_have_a_metric_is_refused():
-    X, y = table(200)
-    data = from_arrays(X, y)
-    for model, found in (
-        (sk.KernelClassifier(centers=sk.Given(X[:20]), metric=AGOP()), "given centers"),
-        (sk.KernelClassifier(centers=20, metric=AGOP()), "augmented rows"),
-    ):
-        with pytest.raises(UsageError, match=found):
-            model.fit(data.augment(sk.augment.GaussianNoise(0.1)) if "augmented" in found else data)
-    with pytest.raises(UsageError, match="metric"):
-        sk.KernelClassifier(metric=3).fit(X, y)
-    for settings in ({"rounds": 0}, {"kind": "triangular"}, {"rows": 0}):
-        with pytest.raises(UsageError):
-            AGOP(**settings)
 
 
 def test_a_bill_grows_with_what_is_tried():

@@ -10,7 +10,6 @@ import streamkern as sk
 from streamkern.data.targets import Classes, Continuous
 from streamkern.evaluation import metrics as ours
 from streamkern.evaluation.metrics import Ranks, flat_metrics, metric_sums, metrics_of
-from streamkern.execute import open_executor
 
 
 def _blocks(encoding, F, y, w, P=None, size=97):
@@ -141,19 +140,3 @@ def test_metrics_of_values_are_scikit_learns(weighted):
 def test_names_for_gates_are_words():
     named = flat_metrics({"n": 3, "by_class": {"yes": {"f1": 1.0}, "1": {"f1": 0.5}, "not": {"f1": 0.1}}})
     assert named == {"n": 3, "f1.yes": 1.0, "f1.class_1": 0.5, "f1.class_not": 0.1}
-
-
-def test_scores_are_the_same_to_the_bit_whatever_the_threads():
-    rng = np.random.default_rng(1)
-    X = rng.standard_normal((5000, 3))
-    y = (X[:, 0] + rng.standard_normal(5000) > 0).astype(int)
-    model = sk.KernelClassifier("gaussian", centers=50, threads=1).fit(X, y).model_
-    data = sk.from_arrays(X, y)
-    scores = []
-    for threads in (1, 2):
-        with open_executor("threads", threads) as executor:
-            scores.append(model.score(data, executor=executor))
-    assert scores[0] == scores[1]
-    assert scores[0]["auc"] == pytest.approx(
-        theirs.roc_auc_score(y, np.diff(model.decision_function(X), axis=1)[:, 0]), abs=1e-9
-    )

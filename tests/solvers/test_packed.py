@@ -11,7 +11,6 @@ import pytest
 import streamkern as sk
 from streamkern.cpu import default_engine
 from streamkern.engine.quantised_factor import PANEL, factor_bytes
-from streamkern.errors import UsageError
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels import Expansion
 from streamkern.precondition.center_projection import center_eigensystem
@@ -74,25 +73,6 @@ def test_the_spectrum_is_that_of_the_iteration_s_kernel(lead, expansion, nystrom
 
 
 @pytest.mark.slow
-def test_it_comes_to_the_least_squares_solution_and_threads_change_no_bit():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(1500, 3))
-    y = np.sin(2 * X[:, 0]) * X[:, 1]
-    y -= y.mean()
-    best = np.linalg.lstsq(sk.Laplace(3.0)(X, X[:100]), y, rcond=None)[0]
-    least = np.mean((sk.Laplace(3.0)(X, X[:100]) @ best - y) ** 2)
-    solver = sk.EigenPro(epochs=40, projection="packed")
-    found = [
-        sk.KernelRegressor(sk.Laplace(3.0), centers=sk.Given(X[:100]), solver=solver, threads=threads).fit(X, y)
-        for threads in (1, 2)
-    ]
-    assert np.mean((found[0].predict(X) - y) ** 2) <= 1.01 * least
-    np.testing.assert_array_equal(found[0].predict(X), found[1].predict(X))
-    assert found[0].result_.report["projection"] == "packed"
-    assert found[0].result_.report["lead"] == 100
-
-
-@pytest.mark.slow
 def test_a_factor_with_a_lead_is_nearly_as_good_as_a_whole_one():
     """After two passes over 5,000 rows, where an inexact projection is behind."""
     rng = np.random.default_rng(1)
@@ -127,14 +107,6 @@ def test_auto_is_exact_then_packed_then_delayed():
     assert sk.EigenPro(momentum=0.5).chosen_projection(p, 0) == "inexact"
     assert solver.products("delayed") == 2
     assert sk.EigenPro(projection="delayed").products("delayed") == 1
-
-
-def test_too_few_centers_for_a_preconditioner_are_refused():
-    X = rows(40)
-    with pytest.raises(UsageError, match='projection="exact"'):
-        sk.KernelRegressor(sk.Laplace(3.0), centers=sk.Given(X[:1]), solver=sk.EigenPro(projection="packed")).fit(
-            X, X[:, 0]
-        )
 
 
 def test_whether_the_kernel_matrix_is_held_is_part_of_the_fingerprint():

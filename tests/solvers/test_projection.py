@@ -24,7 +24,6 @@ from streamkern.precondition.center_projection import (
     project_exactly,
     project_inexactly,
 )
-from streamkern.precondition.eigensystem import top_eigensystem
 from streamkern.precondition.nystrom import NystromPreconditioner
 from tests import references
 
@@ -77,18 +76,6 @@ def test_exact_projection_is_the_inverse_less_the_preconditioner(expansion: Expa
     )
 
 
-def test_repeated_centers_can_be_factored():
-    """30% of the rows repeat others: the jitter makes up for it."""
-    Z = rows(P)
-    Z[::3] = Z[1]
-    for dtype in (np.float32, np.float64):
-        expansion = Expansion(Laplace(3.0), Z.astype(dtype))
-        nystrom = NystromPreconditioner(center_eigensystem(expansion, P, Q, 1e-5, ENGINE))
-        g = np.random.default_rng(0).normal(size=(P, 2)).astype(dtype)
-        h = laplace(Z, Z).astype(dtype) @ g
-        assert np.isfinite(project_exactly(expansion, nystrom, ENGINE).apply(h)).all()
-
-
 @pytest.mark.parametrize("products", [0, 1, 2, 5, 60])
 def test_inexact_projection_is_positive_and_closes_in(
     expansion: Expansion, nystrom: NystromPreconditioner, products: int
@@ -111,13 +98,6 @@ def test_inexact_projection_is_positive_and_closes_in(
         assert bound >= values[-1]
         if values[0] >= bound / (4 * k**2):
             assert off.max() <= 1 / np.cosh(1) + 0.01
-
-
-def test_products_with_the_kernel_matrix(expansion: Expansion):
-    V = np.random.default_rng(0).normal(size=(P, 3))
-    np.testing.assert_allclose(ENGINE.kernel_product(expansion, V), laplace(rows(P), rows(P)) @ V, rtol=1e-10)
-    tiled = Expansion(Laplace(3.0), rows(P), tile_bytes=7 * P * 8)
-    np.testing.assert_allclose(ENGINE.kernel_product(tiled, V), laplace(rows(P), rows(P)) @ V, rtol=1e-10)
 
 
 @pytest.mark.slow
@@ -174,21 +154,6 @@ def test_eigenpairs_stop_where_the_rank_does(s: int):
     assert found.tail >= 1e-5 * found.values[0]
 
 
-def test_projections_are_the_same_bits_on_any_number_of_threads():
-    expansion = Expansion(Laplace(3.0), rows(P).astype(np.float32))
-    g = np.random.default_rng(0).normal(size=(P, 2)).astype(np.float32)
-    found = []
-    for threads in (1, 2, 3):
-        with ThreadsExecutor(threads) as executor:
-            nystrom = NystromPreconditioner(
-                center_eigensystem(expansion, 60, Q, 1e-5, default_engine().bound(executor))
-            )
-            projection = project_inexactly(expansion, nystrom, 2, default_engine().bound(executor))
-            found.append(projection.apply(g))
-    np.testing.assert_array_equal(found[1], found[0])
-    np.testing.assert_array_equal(found[2], found[0])
-
-
 @pytest.mark.parametrize("kind", ["unprojected", "exact", "inexact"])
 def test_what_is_measured_is_the_iteration_s_own(expansion: Expansion, nystrom: NystromPreconditioner, kind: str):
     """β, λ and the largest value are those of the dense preconditioned kernel."""
@@ -228,11 +193,6 @@ def test_an_inexact_projection_never_holds_a_p_by_p_matrix():
     finally:
         tracemalloc.stop()
     assert peak <= p * p * 4 * 0.7
-
-
-def test_top_eigenpairs_are_those_of_the_matrix(expansion: Expansion):
-    found = center_eigensystem(expansion, P, Q, 0.0, ENGINE)
-    np.testing.assert_array_equal(found.values, top_eigensystem(ENGINE.kernel_matrix(expansion, P), Q).values)
 
 
 @pytest.mark.parametrize("refused", [0, 2, 3])
@@ -290,23 +250,6 @@ def test_a_factor_in_float32_is_that_of_float64(kernel: Any, jitter: float):
         apart.append(np.linalg.norm(W @ K @ W.T - np.eye(600), 2))
     narrow, wide = apart
     assert (wide if jitter == 1e-9 else narrow) <= 0.1
-
-
-def test_a_factor_is_of_the_given_matrix_and_in_its_precision(monkeypatch: pytest.MonkeyPatch):
-    Z, dtypes = rows(300).astype(np.float32), []
-    expansion, real = Expansion(Laplace(3.0), Z), type(ENGINE).inverse_factor
-
-    def inverse_factor(engine: Any, A: Any, dtype: Any) -> Any:
-        dtypes.append(A.dtype.name)
-        return real(engine, A, dtype)
-
-    monkeypatch.setattr(type(ENGINE), "inverse_factor", inverse_factor)
-    alone = ENGINE.kernel_factor(expansion, 1e-3)
-    given = ENGINE.kernel_factor(expansion, 1e-3, ENGINE.kernel_matrix(expansion, 300, np.float32))
-    np.testing.assert_array_equal(alone, given)
-    wide = ENGINE.kernel_factor(expansion, 1e-3, ENGINE.kernel_matrix(expansion, 300))
-    np.testing.assert_allclose(wide, alone, rtol=0, atol=1e-3 * np.abs(alone).max())
-    assert dtypes == ["float32", "float32", "float64"]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -142,14 +142,6 @@ def test_falkon_reaches_the_solution_of_unequal_weights(kernel: Any, weights: st
     assert off(falkon, direct) < 0.03
 
 
-def test_equal_weights_are_none_to_falkon_and_change_no_bits():
-    alike = [
-        sk.KernelRegressor(sk.Laplace(3.0), sk.Given(X[:P]), sk.Falkon()).fit(X[:N], Y[:N], w).model_.weights_sha256
-        for w in (None, np.ones(N), np.full(N, 4.0))
-    ]
-    assert len(set(alike)) == 1
-
-
 def test_a_run_tells_it_in_its_result_and_as_an_event(tmp_path: Path):
     heard: list[str] = []
     pipeline = sk.Pipeline(

@@ -389,15 +389,3 @@ def test_intervals_go_on_without_the_centers_that_went():
         inside.append(np.mean((ends[:, 0] <= y) & (y <= ends[:, 1])))
     assert inside[1] == pytest.approx(inside[0], abs=0.05)
     assert widths[1] == pytest.approx(widths[0], rel=0.1)
-
-
-def test_several_labels_a_row_are_added_and_forgotten():
-    labels = np.stack([X[:, 0] > 0, X[:, 1] + X[:, 2] > 0.5], axis=1).astype(int)
-    made = sk.KernelClassifier(
-        sk.Laplace(3.0), centers=sk.Given(Z), solver=sk.Direct(RIDGE, keep_sums=True), preprocess=None
-    )
-    model = clone(made).fit(X[:700], labels[:700]).partial_fit(X[700:], labels[700:]).forget(X[:100], labels[:100])
-    expected = clone(made).fit(X[100:], labels[100:])
-    assert far(model.model_.weights.ravel(), expected.model_.weights.ravel()) < 1e-6
-    assert not model.model_.encoding.mean.any()
-    assert np.array_equal(model.predict(X), expected.predict(X))

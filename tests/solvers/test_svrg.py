@@ -11,14 +11,12 @@ import pytest
 import streamkern as sk
 from streamkern.centers import CenterSet
 from streamkern.costs.dry_run import CostEstimate, ProblemSize
-from streamkern.data.row_order import Block
-from streamkern.data.targets import Classes, Continuous
+from streamkern.data.targets import Continuous
 from streamkern.errors import UsageError
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels.dot_product import Linear
 from streamkern.kernels.feature_maps import Identity
 from streamkern.solvers.base import Problem
-from streamkern.solvers.direct import Direct
 from streamkern.solvers.loop import train
 from streamkern.solvers.svrg import SVRG
 
@@ -112,42 +110,6 @@ def test_plain_converges_where_the_condition_number_is_small():
     np.testing.assert_allclose(plain.weights, closed_form(X, y, 0.1), rtol=1e-7, atol=1e-9)
 
 
-def test_the_ridge_means_what_it_means_to_direct():
-    X, y = rows()
-    direct, _ = fit(Direct(ridge=0.02), X, y)
-    svrg, _ = fit(SVRG(epochs=15, ridge=0.02, k=8, batch=48), X, y)
-    np.testing.assert_allclose(svrg.weights, direct.weights, rtol=1e-7, atol=1e-9)
-
-
-@pytest.mark.slow
-def test_several_outputs_are_as_many_problems():
-    X, y = rows(outputs=3)
-    together, _ = fit(SVRG(epochs=3, ridge=RIDGE, k=13), X, y)
-    alone = np.hstack([fit(SVRG(epochs=3, ridge=RIDGE, k=13), X, y[:, [j]])[0].weights for j in range(3)])
-    np.testing.assert_allclose(together.weights, alone, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.slow
-def test_labels_are_learnt():
-    X, y = rows(np.linspace(1.0, 2.0, 20))
-    labels = (y[:, 0] > 0).astype("int64")
-    with ThreadsExecutor(2) as executor:
-        posed = replace(
-            problem(X, y, executor), train=sk.from_arrays(X, labels), encoding=Classes(np.array([0, 1]))
-        )  # fmt: skip
-        outcome = train(posed, SVRG(epochs=15, ridge=0.1, k=5).setup(posed))
-    np.testing.assert_allclose(outcome.weights, closed_form(X, np.eye(2)[labels], 0.1), rtol=1e-6, atol=1e-8)
-
-
-@pytest.mark.parametrize("sampling", ["uniform", "importance"])
-@pytest.mark.parametrize("preconditioner", ["lanczos", None])
-def test_threads_change_no_bit(sampling, preconditioner):
-    X, y = rows()
-    solver = SVRG(epochs=2, ridge=RIDGE, k=5, sampling=sampling, preconditioner=preconditioner, batch=64)
-    one, two = (fit(solver, X, y, threads=threads, dtype="float32")[0] for threads in (1, 2))
-    np.testing.assert_array_equal(one.weights, two.weights)
-
-
 @pytest.mark.slow
 def test_float32_comes_as_near_as_its_rounding():
     X, y = rows(np.geomspace(1.0, 1e-3, 40))
@@ -239,16 +201,6 @@ def test_importance_sampling_needs_fewer_epochs_where_rows_are_of_unequal_weight
     assert importance < 0.01 * uniform < 0.01 * suboptimality(np.zeros((30, 1)), X, y, 0.01)
 
 
-def test_a_step_that_is_far_too_large_is_a_failure_with_a_remedy():
-    X, y = rows()
-    _, report = fit(SVRG(epochs=1, ridge=RIDGE, k=5), X, y)
-    for factor in (30.0, 1e8):
-        outcome, _ = fit(SVRG(epochs=10, ridge=RIDGE, k=5, step=factor * report["step"]), X, y, dtype="float32")
-        assert outcome.failure is not None
-        assert outcome.failure.kind in ("diverged", "non-finite")
-        assert "step" in outcome.failure.remedy
-
-
 def test_what_setup_found_out_is_reported():
     X, y = rows()
     outcome, report = fit(SVRG(epochs=2, ridge=RIDGE, k=13), X, y)
@@ -263,28 +215,6 @@ def test_what_setup_found_out_is_reported():
     _, plain = fit(SVRG(epochs=1, ridge=RIDGE, preconditioner=None), X, y)
     assert plain["lambda"] == pytest.approx(SPECTRUM[0], rel=0.1)
     assert "eigenvalues" not in plain
-
-
-def test_states_survive_pickling_and_go_on_to_the_same_bits():
-    X, y = rows()
-    with ThreadsExecutor(1) as executor:
-        iteration = SVRG(ridge=RIDGE, k=5, batch=100).setup(problem(X, y, executor))
-        stream = iteration.stream
-
-        def step(state, number):
-            shared = iteration.broadcast(state)
-            parts = [iteration.contribution(stream.block((0, lane, number)), shared) for lane in range(stream.lanes)]
-            return iteration.update(state, tuple(sum(part) for part in zip(*parts, strict=True)), (0, number))
-
-        def whole(contribution, shared):
-            return contribution(Block(X, y, np.arange(N), (0,)), shared)
-
-        state = iteration.begin(iteration.init(), 0, whole)
-        resumed = state
-        for number in range(stream.steps):
-            state, resumed = step(state, number), step(pickle.loads(pickle.dumps(resumed)), number)
-        np.testing.assert_array_equal(iteration.weights(state), iteration.weights(resumed))
-        assert state.averaged == stream.steps - stream.steps // 2
 
 
 @pytest.mark.parametrize("solver", [SVRG(k=5), SVRG(preconditioner=None), SVRG(sampling="importance")])

@@ -1,37 +1,14 @@
-"""A server that speaks S3, and rows in it."""
+"""What a user has of a server that speaks S3: credentials, and rows in it."""
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import s3fs
 
 KEY, SECRET = "AKIDEXAMPLE", "an-example-of-a-secret"
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[str]:
-    """The URL of an S3 server on loopback."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        try:
-            while server.poll() is None:
-                with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port)):
-                    break
-                time.sleep(0.05)
-            assert server.poll() is None
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.kill()
 
 
 @pytest.fixture

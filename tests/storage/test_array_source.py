@@ -131,12 +131,6 @@ def test_objects_are_no_features():
         ArraySource([[1, "x"], [None, 2]])
 
 
-@pytest.mark.parametrize("columns", [["a"], ["a", "a"], ["a", "b", "c"]])
-def test_names_must_be_one_a_feature(columns):
-    with pytest.raises(UsageError, match="for 2 features"):
-        ArraySource(np.zeros((4, 2)), columns=columns)
-
-
 def test_unknown_dask_chunks_say_how_to_know_them():
     X = da.from_array(np.random.default_rng(0).normal(size=(20, 3)), chunks=5)
     unknown = X[X[:, 0] > 0]

@@ -58,11 +58,6 @@ def test_a_list_of_paths_is_a_data_set_on_every_door(model, paths, tmp_path, kin
     assert sk.ingest([str(path) for path in given], tmp_path / "all.zarr", target="y").kept == N
 
 
-def test_an_empty_list_is_one_error():
-    with pytest.raises(sk.UsageError, match="no sources are given"):
-        sk.open_dataset([], "y")
-
-
 def test_a_lazy_frame_is_the_rows_it_computes_on_every_door(model, tmp_path):
     want, lazy = frame(), pl.from_pandas(frame()).lazy()
     X = lazy.select("c", "a").filter(pl.col("a").is_not_null())

@@ -169,29 +169,6 @@ def test_a_run_over_a_failing_store_gives_the_weights_of_a_healthy_one(folder, u
         assert server.faults >= 5
 
 
-@pytest.mark.slow
-def test_a_store_that_goes_in_the_middle_of_a_run_costs_nothing_that_was_done(folder, weights, tmp_path):
-    with FaultyServer(folder) as server:
-        retry = dataclasses.replace(PATIENT)
-        data = sk.open_dataset(f"{server.url}/rows.zarr", retry=retry)
-
-        def on_event(kind, fields):
-            if (kind, fields.get("name"), fields.get("state")) == ("stage", "centers", "begin"):
-                server.plan = lambda request: Fault(drop=True)
-                hurry(retry)
-
-        with pytest.raises(StorageError, match="the store did not return"):
-            sk.run(pipeline(data), tmp_path / "run", listeners=(on_event,))
-        failed = json.loads((tmp_path / "run/result.json").read_text())
-        assert failed["status"] == "failed"
-        assert failed["error"].startswith("the store did not return")
-        server.plan = None
-        vars(retry).update(vars(PATIENT))
-        result = sk.run(pipeline(data), tmp_path / "run")
-        assert result["weights_sha256"] == weights["rows.zarr"]
-        assert {stage["name"]: stage["cached"] for stage in result["stages"]}["statistics"]
-
-
 MEMORY = """
 import json, sys, streamkern as sk
 data = sk.open_dataset(sys.argv[1], retry=sk.Retry(timeout=60, deadline=300))

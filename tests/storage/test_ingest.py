@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
@@ -99,24 +98,6 @@ def test_any_format_and_chunking_gives_the_same_multiset_of_rows(
             assert sorted(found) == expected
             orders.add(tuple(found))
         assert len(orders) == 1  # the order depends on the seed and the rows' numbers alone
-
-
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("dtype", ["u1", "f4"])
-def test_dtype_columns_and_labels_stay_as_they_are(tmp_path, small_chunks, format, dtype):
-    X, _ = table(200, 3, dtype)
-    y = np.array(["cat", "dog", "Köter"], dtype=object)[np.arange(200) % 3]
-    source = tmp_path / "rows.parquet"
-    write_parquet(source, X, y, target="kind", columns=["a", "b", "c"])
-    ingest(source, tmp_path / "out", format=format, shuffle=True, memory=BUDGET, target="kind")
-    opened = open_tables(tmp_path / "out")
-    assert (opened.dtype, opened.columns, opened.target.name) == (np.dtype(dtype), ("a", "b", "c"), "kind")
-    found = read_all(opened)
-    order = np.lexsort(X.T[::-1]), np.lexsort(found.X.T[::-1])
-    np.testing.assert_array_equal(found.X[order[1]], X[order[0]])
-    assert sorted(zip(map(tuple, found.X.tolist()), found.y, strict=True)) == sorted(
-        zip(map(tuple, X.tolist()), y, strict=True)
-    )
 
 
 def test_a_model_trained_on_what_was_ingested_has_the_labels_of_the_source(tmp_path, small_chunks):
@@ -431,20 +412,6 @@ def test_two_at_a_time_are_refused(tmp_path, small_chunks):
 
     ingest(table(), tmp_path / "out", on_progress=tell, memory=BUDGET)
     assert refused
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", place]
-    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("mounting a small file system takes root, and a kernel that lets it")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", place], check=True)
 
 
 @pytest.mark.parametrize("format", FORMATS)

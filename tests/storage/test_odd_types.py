@@ -19,7 +19,6 @@ from streamkern.ingestion.array_files import READERS
 
 N = 12
 X = np.arange(N) / 2
-HOURS = pd.to_timedelta(np.arange(N), "h")
 RECORDS = np.zeros(N, dtype=[("a", "f8"), ("b", "i4"), ("c", "U3")])
 RECORDS["a"], RECORDS["b"], RECORDS["c"] = X, np.arange(N), ["u", "v"] * 6
 LIKE: dict[str, Any] = {"kernel": sk.Laplace(2.0), "centers": sk.Uniform(6), "solver": sk.Direct(1e-3)}
@@ -65,30 +64,6 @@ def test_a_zipped_store_is_one_error_with_the_command_that_unpacks_it(tmp_path: 
         zarr.open_group(store, mode="w").create_array("X", data=np.eye(3))
     with pytest.raises(sk.errors.StorageError, match=r"zip archive(.|\n)*python -m zipfile -e"):
         sk.open_dataset(tmp_path / name)
-
-
-@pytest.mark.parametrize("unit", ["h", "s", "us", "ns"])
-@pytest.mark.parametrize("door", ["zarr", "dict", "parquet", "frame"])
-def test_durations_are_seconds(tmp_path: Path, door: str, unit: str):
-    values = HOURS.to_numpy().astype(f"m8[{unit}]")
-    if door == "zarr":
-        group = zarr.open_group(tmp_path / "t.zarr", mode="w", zarr_format=2)
-        group.create_array("x", data=X)
-        group.create_array("d", data=values)
-        data = sk.open_dataset(tmp_path / "t.zarr")
-    elif door == "parquet":
-        pd.DataFrame({"x": X, "d": values}).to_parquet(tmp_path / "t.parquet", index=False)
-        data = sk.open_dataset(tmp_path / "t.parquet")
-    else:
-        data = sk.from_arrays({"x": X, "d": values} if door == "dict" else pd.DataFrame({"x": X, "d": values}))
-    assert column(data, "d") == ("number", (np.arange(N) * 3600.0).tolist())
-
-
-def test_categories_of_durations_and_times_are_their_values():
-    days = pd.date_range("2026-01-01", periods=N)
-    data = sk.from_arrays(pd.DataFrame({"d": pd.Categorical(HOURS), "t": pd.Categorical(days)}))
-    assert column(data, "d")[1] == (np.arange(N) * 3600.0).tolist()
-    assert column(data, "t") == ("datetime", [day.timestamp() for day in days])
 
 
 @pytest.mark.filterwarnings("error")

@@ -93,13 +93,6 @@ def test_lists_of_text_are_no_features(tmp_path):
     )
 
 
-def test_a_missing_target_lists_columns_close_matches_first(tmp_path):
-    path = write(tmp_path / "a.parquet", amount=[1.0], label=[1], x=[1.0])
-    text = fails(path, "target 'lable' is not there", target="lable")
-    assert "one of: label, amount, x" in text
-    assert "did you mean 'label'?" in text
-
-
 @pytest.mark.parametrize("values", [[datetime.date(2020, 1, 1)] * 2, [[1.0], [2.0]], [b"a", b"b"]])
 def test_a_target_that_cannot_be_one_is_named(tmp_path, values):
     fails(write(tmp_path / "a.parquet", x=[1.0, 2.0], when=values), "target 'when' is a column of", target="when")
@@ -142,12 +135,6 @@ def test_files_of_the_training_layout_must_hold_the_same_dtype_and_shape(tmp_pat
 def test_fixed_size_binary_needs_its_dtype_and_shape(tmp_path):
     path = write(tmp_path / "a.parquet", x=pa.array([b"12345678"] * 3, pa.binary(8)))
     assert '"dtype"' in fails(path, "without a matching dtype and shape")
-
-
-def test_no_features_left_or_a_target_twice(tmp_path):
-    path = write(tmp_path / "a.parquet", label=[1, 2])
-    fails(path, "no columns are left", target="label")
-    fails(path, "given twice", UsageError, target=["label", "label"])
 
 
 @pytest.fixture
@@ -206,13 +193,6 @@ def test_a_file_that_changes_or_goes_while_open_is_named(dataset, tmp_path):
         source.read(0)
     shutil.copy(tmp_path / "whole", path)
     np.testing.assert_array_equal(read_all(source).X, X)
-
-
-def test_nothing_there(tmp_path):
-    fails(tmp_path / "a.parquet", r"no parquet files here(.|\n)*\.parquet, \.pq", StorageError)
-    fails(tmp_path, "no parquet files here", StorageError, format="parquet")
-    fails(f"{tmp_path}/*.parquet", "no parquet files here", StorageError)
-    fails("gopher://somewhere/a.parquet", "no file system", StorageError)
 
 
 def test_an_unknown_path_says_what_was_looked_for(tmp_path):

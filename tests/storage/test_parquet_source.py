@@ -240,11 +240,3 @@ def test_blocks_are_written_as_they_come_and_a_failure_leaves_what_was_there(tmp
         write_parquet(tmp_path / "a.parquet", blocks(), row_group_rows=16)
     np.testing.assert_array_equal(read_all(open_tables(tmp_path / "a.parquet")).X, X)
     assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
-
-
-def test_an_empty_dataset_opens(tmp_path):
-    write_parquet(tmp_path / "a.parquet", np.empty((0, 3)), np.empty(0))
-    write_columns(tmp_path / "b.parquet", x=np.empty(0), target=np.empty(0, np.int64))
-    write_columns(tmp_path / "c.parquet", x=pa.array([], pa.list_(pa.float32())), target=np.empty(0, np.int64))
-    for name in "abc":
-        assert open_tables(tmp_path / f"{name}.parquet", target="target").bounds.tolist() == [0]

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import zarr
 
@@ -19,7 +17,6 @@ import streamkern as sk
 from streamkern.commands.parser import main
 from streamkern.errors import StorageError, UsageError
 from streamkern.formats.open_tables import open_tables
-from streamkern.redaction import keep_secret, redacted
 from streamkern.sources.remote_store import REQUEST_COUNTS, Retry
 from streamkern.testing.source import SourceSuite, read_all
 from tests.faults import Fault, FaultyServer
@@ -211,24 +208,6 @@ def test_retry_refuses_what_is_not_positive():
 SECRETS = ("an-example-of-a-secret", "hunter2-and-more", "sig-0123456789", "opt-secret-value")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "cannot open https://user:hunter2-and-more@host/rows.parquet",
-        "404, message='', url='http://host:80/a.parquet?X-Amz-Signature=sig-0123456789&b=1'",
-        "key an-example-of-a-secret is wrong; token opt-secret-value too",
-        "s3://user:hunter2-and-more@bucket/part-?.parquet",
-    ],
-)
-def test_secrets_are_cut_out_of_texts(text, credentials):
-    keep_secret("opt-secret-value")
-    shown = redacted(text)
-    assert not [secret for secret in SECRETS if secret in shown]
-    assert "***" in shown
-    for kept in ("rows.parquet", "a.parquet", "is wrong", "part-?.parquet"):
-        assert (kept in shown) == (kept in text)
-
-
 PIPELINE = """
 import streamkern as sk
 
@@ -272,12 +251,6 @@ def test_no_secret_is_written_anywhere(tmp_path, upload, s3_server, capfd, store
         (tmp_path / "run/result.json").unlink()
         assert main(["resume", str(tmp_path / "run")]) == 2
         assert "which was not saved" in capfd.readouterr().err
-
-
-def test_plain_parquet_columns_over_http(http):
-    pq.write_table(pa.table({"a": X[:, 0], "b": X[:, 1], "c": y}), http.behind / "rows.pq", row_group_size=30)
-    source = open_tables(f"{http.url}/rows.pq", target="c", columns=["b"])
-    np.testing.assert_array_equal(read_all(source).X, X[:, [1]])
 
 
 @pytest.mark.slow

@@ -82,12 +82,6 @@ class TestCompressedCsv(TestCsv):
         return str(folder / "t.tsv.gz")
 
 
-class TestFeather(TableSuite):
-    def write(self, folder: Path, X, y) -> str:
-        feather.write_feather(pa.Table.from_pandas(frame(X, y)), str(folder / "t.feather"), chunksize=30)
-        return str(folder / "t.feather")
-
-
 class TestArrowLists(TableSuite):
     def write(self, folder: Path, X, y) -> str:
         table = pa.table({"x": pa.FixedSizeListArray.from_arrays(pa.array(X.reshape(-1)), 6), "label": y})
@@ -159,18 +153,6 @@ class TestDaskFrame(TestPandas):
     def write(self, folder: Path, X, y):
         self.value = dd.from_pandas(frame(X, y), npartitions=4)
         return self.value
-
-
-class TestJoined(TableSuite):
-    def write(self, folder: Path, X, y):
-        half = frame(X, y)
-        half[:40].to_parquet(folder / "a.parquet")
-        feather.write_feather(half[40:][["label", *reversed(NAMES)]], str(folder / "b.feather"), chunksize=30)
-        return folder
-
-    @pytest.fixture
-    def reopen(self, place):
-        return lambda: open_tables([place / "a.parquet", place / "b.feather"], target="label")
 
 
 def test_text_with_quotes_line_ends_in_values_and_a_byte_order_mark_is_cut_at_records(tmp_path, monkeypatch):
@@ -297,12 +279,6 @@ def test_tables_that_differ_are_an_error_that_names_both(tmp_path):
         np.save(tmp_path / f"{name}.npy", np.zeros((4, width)))
     with pytest.raises(DataError, match=r"(?s)2 \(unnamed\).*two\.npy.*one\.npy"):
         open_tables([tmp_path / "one.npy", tmp_path / "two.npy"])
-
-
-def test_python_objects_are_refused_unread(tmp_path):
-    np.save(tmp_path / "t.npy", np.array([[object()]]), allow_pickle=True)
-    with pytest.raises(StorageError, match="Python objects"):
-        open_tables([tmp_path / "t.npy"])
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.feather", "t.npy", "t.npz", "t.h5"])

@@ -158,7 +158,8 @@ def test_errors_name_the_cause_and_the_option(tmp_path, text, message):
 @pytest.mark.parametrize(
     "given",
     [
-        {"delimiter": ";;"}, {"delimiter": "\n"}, {"decimal": ""}, {"encoding": "latin-99"}, {"missing": [1]},
+        {"delimiter": ";;"}, {"delimiter": "\n"}, {"decimal": ""}, {"encoding": "latin-99"}, {"encoding": "base64"},
+        {"encoding": "rot13"}, {"encoding": "undefined"}, {"encoding": "utf-8\0"}, {"missing": [1]},
         {"skip": -1}, {"skip": True}, {"decimal": ",", "delimiter": ","},
     ],
 )  # fmt: skip
@@ -180,12 +181,6 @@ def test_options_that_nothing_takes_are_refused(tmp_path):
 def test_a_wrong_encoding_is_named_with_its_option(tmp_path: Path, encoding: str):
     with pytest.raises(sk.DataError, match=rf"(?s)not in the encoding '{encoding}'.*t\.csv.*encoding=\.\.\."):
         opened(tmp_path, PLAIN + b"7,8.5,\x81\xff\n", encoding=encoding)
-
-
-@pytest.mark.parametrize("encoding", ["klingon", "base64", "rot13", "undefined", "utf-8\0"])
-def test_what_is_no_encoding_of_text_is_refused(encoding: str):
-    with pytest.raises(sk.UsageError, match="encoding is"):
-        sk.read_options(encoding=encoding)
 
 
 def test_a_folder_of_text_tables_is_opened_by_a_pattern(tmp_path: Path):

@@ -9,7 +9,7 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
-from zarr.codecs import BloscCodec, ZstdCodec
+from zarr.codecs import BloscCodec
 
 from streamkern.errors import StorageError
 from streamkern.formats import write_zarr
@@ -103,16 +103,6 @@ def test_a_flipped_bit_is_found_by_the_checksum(tmp_path, name):
     np.testing.assert_array_equal(read_all(source).X, X)
 
 
-@pytest.mark.parametrize("codec", [BloscCodec(), ZstdCodec()])
-def test_garbage_never_escapes_as_a_codec_exception(tmp_path, codec):
-    array = zarr.create_array(str(tmp_path / "a"), data=X, chunks=(25, 6), compressors=codec)
-    assert array.nchunks == 4
-    for chunk in (tmp_path / "a" / "c").glob("*/*"):
-        chunk.write_bytes(np.random.default_rng(0).bytes(300))
-    with pytest.raises(StorageError, match="chunk c/0/0 cannot be read"):
-        open_zarr(tmp_path / "a").read(0)
-
-
 def test_a_missing_target_chunk_and_a_missing_column_are_named(tmp_path):
     group = zarr.create_group(str(tmp_path / "a.zarr"))
     for name, values in (("a", X[:, 0]), ("b", X[:, 1]), ("label", np.ones(100))):
@@ -157,15 +147,6 @@ def test_stored_zeros_and_nans_are_no_missing_chunks(tmp_path):
         read_all(open_zarr(tmp_path / "b"))
 
 
-def test_a_path_that_is_not_there_or_not_zarr(tmp_path):
-    with pytest.raises(StorageError, match=r"nothing at this path(.|\n)*relative paths start at"):
-        open_zarr(tmp_path / "nowhere.zarr")
-    with pytest.raises(StorageError, match=r"no zarr array or group(.|\n)*zarr\.json"):
-        open_zarr(tmp_path)
-    with pytest.raises(StorageError, match="no file system for this URL"):
-        open_zarr("gopher://somewhere/a.zarr")
-
-
 def test_damaged_metadata_is_an_error_of_ours(tmp_path):
     write_zarr(tmp_path / "a.zarr", X)
     metadata = tmp_path / "a.zarr" / "zarr.json"
@@ -175,14 +156,6 @@ def test_damaged_metadata_is_an_error_of_ours(tmp_path):
     shutil.rmtree(tmp_path / "a.zarr")
     with pytest.raises(StorageError, match="nothing at this path"):
         open_tables(tmp_path / "a.zarr")
-
-
-def test_a_layout_from_the_future_is_refused(tmp_path):
-    write_zarr(tmp_path / "a.zarr", X)
-    group = zarr.open_group(tmp_path / "a.zarr", mode="r+")
-    group.attrs["streamkern"] = {**group.attrs["streamkern"], "format": 2}
-    with pytest.raises(StorageError, match=r"format 2(.|\n)*update streamkern"):
-        open_zarr(tmp_path / "a.zarr")
 
 
 @pytest.mark.parametrize("layout", ["ours", "another"])

@@ -174,30 +174,6 @@ def test_columns_of_the_training_layout_are_chosen_by_name(tmp_path):
         open_zarr(tmp_path / "b.zarr", columns=["west"])
 
 
-def test_a_missing_target_lists_what_is_there_close_matches_first(group):
-    path = fill(group, X=np.ones((4, 2)), amount=np.arange(4), label=np.arange(4))
-    with pytest.raises(
-        DataError, match=r"target 'lable' is not there(.|\n)*one of: label, (.|\n)*did you mean 'label'"
-    ):
-        open_zarr(path, target="lable")
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ({"X": np.ones((4, 2)), "y": np.arange(3)}, "4 rows of features and 3 of target"),
-        ({"X": np.ones((4, 2), complex), "y": np.arange(4)}, "complex128 cannot be used"),
-        ({"X": np.ones((4, 2)), "y": np.zeros((4, 2, 2))}, "3 axes"),
-        ({"a": np.ones(4), "b": np.ones(5), "y": np.arange(4)}, "'a' and 'b' have 4 and 5 rows"),
-        ({"y": np.arange(4)}, "no columns are left to be features"),
-        ({"X": np.ones((4, 0)), "y": np.arange(4)}, "no features"),
-    ],
-)
-def test_what_cannot_be_rows_is_refused(group, arrays, message):
-    with pytest.raises(DataError, match=message):
-        open_zarr(fill(group, **arrays), target="y")
-
-
 def test_a_default_target_can_be_named_in_the_attributes(group):
     path = fill(group, X=np.ones((4, 2)), label=np.arange(4), weight=np.ones(4))
     assert open_zarr(path).target is None
@@ -217,21 +193,6 @@ def test_reads_are_stored_chunks_small_ones_together_never_across_shards(group):
     big = zarr.create_array(group.store.root / "big", shape=(100, 1000, 1000), chunks=(3, 500, 1000), dtype="f4")
     assert np.diff(open_zarr(group.store.root / "big").bounds).max() == 3
     assert big.nchunks == 68
-
-
-@pytest.mark.parametrize("dtype", [bool, "u1", "i2", "u8", "f2", "f4", "f8"])
-def test_feature_dtypes_are_kept(tmp_path, dtype):
-    X = np.random.default_rng(0).integers(0, 2, (50, 4)).astype(dtype)
-    write_zarr(tmp_path / "a.zarr", X, chunk_rows=13)
-    assert open_zarr(tmp_path / "a.zarr").dtype == dtype
-    np.testing.assert_array_equal(read_all(open_zarr(tmp_path / "a.zarr")).X, X)
-
-
-def test_an_empty_dataset_opens(tmp_path):
-    write_zarr(tmp_path / "a.zarr", np.empty((0, 3)), np.empty(0))
-    source = open_zarr(tmp_path / "a.zarr")
-    assert source.bounds.tolist() == [0]
-    assert source.n_features == 3
 
 
 def test_blocks_are_written_as_they_come(tmp_path):
@@ -258,25 +219,6 @@ def test_a_wrong_number_of_rows_leaves_a_group_that_is_refused(tmp_path, n_rows,
     assert open_zarr(tmp_path / "a.zarr").bounds[-1] == 100
 
 
-def test_an_interrupted_writing_is_refused(tmp_path):
-    def blocks():
-        yield np.zeros((50, 3)), np.zeros(50)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_zarr(tmp_path / "a.zarr", blocks(), n_rows=100, chunk_rows=25)
-    with pytest.raises(StorageError, match="half-written"):
-        open_tables(tmp_path / "a.zarr")
-
-
-def test_blocks_unlike_the_first_are_refused(tmp_path):
-    blocks = [(np.zeros((5, 3)), np.zeros(5)), (np.zeros((5, 2)), np.zeros(5))]
-    with pytest.raises(DataError, match=r"block 1(.|\n)*the same dtype and width"):
-        write_zarr(tmp_path / "a.zarr", blocks, n_rows=10)
-    with pytest.raises(DataError, match="one target a row"):
-        write_zarr(tmp_path / "b.zarr", np.zeros((5, 3)), np.zeros(4))
-
-
 def test_what_is_there_is_not_overwritten_unasked(tmp_path):
     X = np.ones((5, 3))
     write_zarr(tmp_path / "a.zarr", X)
@@ -289,21 +231,6 @@ def test_what_is_there_is_not_overwritten_unasked(tmp_path):
     with pytest.raises(StorageError):
         write_zarr(home, X, overwrite=True)
     assert (home / "thesis.tex").read_text() == "ten years"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"X": iter([])}, "n_rows"),
-        ({"X": iter([]), "n_rows": 3, "y": np.zeros(3)}, "targets inside the blocks"),
-        ({"X": np.zeros((3, 2)), "y": np.zeros(3), "target": "X"}, "cannot be called 'X'"),
-        ({"X": np.zeros((3, 2)), "columns": ["a"]}, "1 distinct names for 2 features"),
-    ],
-)
-def test_contradictory_writes_are_refused_before_anything_is_written(tmp_path, arguments, message):
-    with pytest.raises(UsageError, match=message):
-        write_zarr(tmp_path / "a.zarr", **arguments)
-    assert not (tmp_path / "a.zarr").exists()
 
 
 def test_labels_in_one_long_chunk_are_decoded_once_and_not_pickled(tmp_path, monkeypatch):
