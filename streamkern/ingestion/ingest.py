@@ -172,15 +172,13 @@ def ingest(
             open_tables, listed, target, weight=weight, header=header, exclude=exclude,
             storage_options=storage_options, memory=budget, read_options=read_options, readers=READERS,
         )  # fmt: skip
-        rounding = "dtype" if dtype not in (None, "float64") else None if keep_bits is None else "keep_bits"
-        source, featured = _with_roles(opened, columns, schema, rounding, time=time, group=group)
+        source, featured = _with_roles(opened, columns, schema, dtype, keep_bits, time=time, group=group)
         out = np.dtype(source.dtype) if dtype is None else _dtype(dtype)
         kept_target = None if source.target is None else _renamed(source.target)
         options = _layout_options(
             source, out, kept_target, format=format, seed=seed if shuffle else None, shard=shard, missing=missing,
-            compression=compression, keep_bits=keep_bits,
+            compression=compression, keep_bits=keep_bits, featured=featured,
         )  # fmt: skip
-        options |= {"featured": featured} if featured else {}
         record = {
             "fingerprint": digest(1, source.fingerprint, source.columns, source.n_features, options),
             "rows": int(source.bounds[-1]),
@@ -195,15 +193,13 @@ def ingest(
 
 
 def _with_roles(
-    opened: Callable[..., Source], columns: Any, schema: Any, exact: str | None, **roles: str | None
+    opened: Callable[..., Source], columns: Any, schema: Any, dtype: Any, keep_bits: int | None, **roles: str | None
 ) -> tuple[Source, list[str]]:
-    """Open rows with the columns of time and group behind the features; return also which of them are features.
-
-    ``exact`` names an option that would round them.
-    """
+    """Open rows with the columns of time and group behind the features; return also which of them are features."""
     source = opened(columns, schema=schema, **roles)
     if not source.row_roles:
         return source, []
+    exact = "keep_bits" if keep_bits is not None else "dtype" if dtype not in (None, "float64") else None
     if exact is not None:
         raise UsageError(
             f"{exact} would round the columns of time and group, {' and '.join(source.row_roles)}",
@@ -220,6 +216,7 @@ def _with_roles(
 def _layout_options(
     source: Source, dtype: np.dtype[Any], target: Target | None, *, format: str, seed: int | None,
     shard: int | str | None, missing: str, compression: str, keep_bits: int | None,
+    featured: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """The options that decide the stored bytes, as recorded; ``seed`` is None without a shuffle."""
     options: dict[str, Any] = {
@@ -245,6 +242,7 @@ def _layout_options(
                 expected="float64",
                 remedy="leave dtype out, or encode the text as small numbers first",
             )
+    options |= {"featured": list(featured)} if featured else {}
     options |= {role: name for role in ("time", "group") if (name := getattr(source, role)) is not None}
     if source.weight is not None:
         options["weight"] = "sample_weight" if options["target"] == "weight" else "weight"
