@@ -412,6 +412,7 @@ RECORDED = {
     "tune": "choices bandwidths",
     "updates": "costs",
     "checkpoints": "cost",
+    "related_rows": "calibration optimism year splits",
 }
 """Tables of files whose records' names are headings."""
 BLOCKS: dict[str, Callable[[], str]] = {

@@ -150,7 +150,7 @@ def test_what_the_navigation_names_is_there() -> None:
 def test_pages_are_few_and_each_is_two_clicks_from_the_first() -> None:
     """By links in the text: a navigation that is folded away on a phone does not count."""
     pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
-    assert len([page for page in pages if not page.startswith("adr/")]) <= 45
+    assert len([page for page in pages if not page.startswith("adr/")]) <= 46
     near = {"index.md"}
     for _ in range(2):
         for page in near.copy():
