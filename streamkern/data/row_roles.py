@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.data.row_selection import SelectionRule, selected_ids
+from streamkern.data.row_selection import SelectionRule, count_selected, selected_ids
 from streamkern.data.subsample import read_rows
 from streamkern.defaults import MAX_EXACT_TIMES, MAX_FOLDS_OF_BOTH
 from streamkern.errors import DataError, StorageError, UsageError
@@ -208,15 +208,16 @@ class TimeOrder:
 
     def __init__(self, roles: RowRoles, rules: Sequence[SelectionRule]) -> None:
         """Read the times of the rows that rules select."""
-        self.roles, self.rules = roles, rules
-        self._wide, origin = roles.source.bounds[-1] <= MAX_EXACT_TIMES, 0.0
-        parts = [_codes(np.empty(0), self._wide)]
-        for _, values in roles.blocks(rules):
+        self.roles, self.rules, bounds = roles, rules, roles.source.bounds
+        self._wide, origin, done = bounds[-1] <= MAX_EXACT_TIMES, 0.0, 0
+        rows = int(count_selected(rules, bounds[:-1], bounds[1:]).sum())
+        self.codes: Any = np.empty(rows, dtype=np.uint64 if self._wide else np.uint32)
+        for ids, values in roles.blocks(rules):
             assert values.time is not None
-            if len(parts) == 1 and not self._wide:
+            if not done and not self._wide:
                 origin = float(values.time[0])
-            parts.append(_codes(values.time - origin, self._wide))
-        self.codes = np.concatenate(parts)
+            self.codes[done : done + len(ids)] = _codes(values.time - origin, self._wide)
+            done += len(ids)
 
     def cut(self, share: float) -> int:
         """Return the code from which on rows are late, so that as near as possible to ``share`` of the rows are early.

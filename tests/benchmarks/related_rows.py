@@ -33,6 +33,8 @@ from tests.benchmarks.results import add_results, add_run
 
 WITHIN = {"alike": 0.1, "half alike": 0.5}
 """Spread of features within groups, where that between groups is 1."""
+GROUPS = (("alike", 400), ("half alike", 400), ("alike", 1000))
+"""Kinds of groups, and how many."""
 WAYS = {"at random": False, "by group or time": True}
 CHUNK = 1_000_000
 
@@ -57,21 +59,23 @@ def drifting(seed: int, rows: int, per_time: int, turn: float) -> tuple[Array, A
 
 def calibration(seeds: int) -> Iterator[dict[str, Any]]:
     """Coverage of intervals of 90%, and the error of probabilities, on 4,000 new groups."""
-    for kind, within in WITHIN.items():
+    for kind, groups in GROUPS:
+        within = WITHIN[kind]
         found: dict[str, list[list[float]]] = {"without groups": [], "with groups=": []}
         for seed in range(seeds):
-            X, y, group = grouped(seed, within)
+            X, y, group = grouped(seed, within, groups)
             new, wanted, _ = grouped(1000 + seed, within, 4000, 5)
             for way, scores in found.items():
-                groups = group if way == "with groups=" else None
-                values = sk.KernelRegressor(threads=2).fit(X, y, groups=groups).model_
-                classes = sk.KernelClassifier(threads=2).fit(X, (y > 0).astype(int), groups=groups).model_
+                given = group if way == "with groups=" else None
+                values = sk.KernelRegressor(threads=2).fit(X, y, groups=given).model_
+                classes = sk.KernelClassifier(threads=2).fit(X, (y > 0).astype(int), groups=given).model_
                 told = values.score(sk.from_arrays(new, wanted))
                 sure = classes.score(sk.from_arrays(new, (wanted > 0).astype(int)))
                 scores.append([100 * told["coverage_90"], told["rmse"], sure["ece"], sure["log_loss"]])
         for way, scores in found.items():
             names = ("coverage of 90% intervals, %", "RMSE", "calibration error", "log loss")
-            yield line("calibration", {"rows of a group": kind, "fit": way}, names, scores, (1, 4, 4, 4))
+            said = {"groups": f"{groups:,}, {kind}", "fit": way}
+            yield line("calibration", said, names, scores, (1, 4, 4, 4))
 
 
 def optimism(seeds: int) -> Iterator[dict[str, Any]]:
