@@ -33,8 +33,8 @@ from tests.benchmarks.results import add_results, add_run
 
 WITHIN = {"alike": 0.1, "half alike": 0.5}
 """Spread of features within groups, where that between groups is 1."""
-GROUPS = (("alike", 400), ("half alike", 400), ("alike", 1000))
-"""Kinds of groups, and how many."""
+GROUPS = (("alike", 400, 10), ("half alike", 400, 10), ("alike", 2000, 5))
+"""Kinds of groups, how many, and their rows."""
 WAYS = {"at random": False, "by group or time": True}
 CHUNK = 1_000_000
 
@@ -59,11 +59,11 @@ def drifting(seed: int, rows: int, per_time: int, turn: float) -> tuple[Array, A
 
 def calibration(seeds: int) -> Iterator[dict[str, Any]]:
     """Coverage of intervals of 90%, and the error of probabilities, on 4,000 new groups."""
-    for kind, groups in GROUPS:
+    for kind, groups, size in GROUPS:
         within = WITHIN[kind]
         found: dict[str, list[list[float]]] = {"without groups": [], "with groups=": []}
         for seed in range(seeds):
-            X, y, group = grouped(seed, within, groups)
+            X, y, group = grouped(seed, within, groups, size)
             new, wanted, _ = grouped(1000 + seed, within, 4000, 5)
             for way, scores in found.items():
                 given = group if way == "with groups=" else None
