@@ -1,6 +1,6 @@
 """What rows of one group, or of one time, do to the numbers of a model, with and without their time and group.
 
-    python -m tests.benchmarks.related_rows calibration optimism year [--seeds 8]
+    python -m tests.benchmarks.related_rows calibration optimism year [--seeds 8] [--groups 400 2000]
     python -m tests.benchmarks.related_rows splits [--rows 100000000] [--folder /tmp]
 
 Tables are generated: rows of a group share most of their features and an effect that no feature explains, as those of a
@@ -57,9 +57,9 @@ def drifting(seed: int, rows: int, per_time: int, turn: float) -> tuple[Array, A
     return X, 2 * np.sin((X[:, :2] * season).sum(axis=1)) + shock + 0.3 * rng.normal(size=rows), day
 
 
-def calibration(seeds: int) -> Iterator[dict[str, Any]]:
+def calibration(seeds: int, numbers: list[int]) -> Iterator[dict[str, Any]]:
     """Coverage of intervals of 90%, and the error of probabilities, on 4,000 new groups."""
-    for kind, groups, size in GROUPS:
+    for kind, groups, size in (each for each in GROUPS if each[1] in numbers):
         within = WITHIN[kind]
         found: dict[str, list[list[float]]] = {"without groups": [], "with groups=": []}
         for seed in range(seeds):
@@ -214,9 +214,12 @@ def splits(rows: int, folder: Path) -> Iterator[dict[str, Any]]:
 def main() -> None:
     """Measure what is named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    measures = {"calibration": calibration, "optimism": optimism, "year": year}
+    measures: dict[str, Callable[[int], Iterator[dict[str, Any]]]] = {
+        "calibration": lambda seeds: calibration(seeds, given.groups), "optimism": optimism, "year": year,
+    }  # fmt: skip
     parser.add_argument("measured", nargs="+", choices=[*measures, "splits", "split"])
     parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--groups", type=int, nargs="+", default=sorted({groups for _, groups, _ in GROUPS}))
     parser.add_argument("--rows", type=int, default=100 * CHUNK)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--file", type=Path)
