@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 import sklearn
 from scipy import stats
-from sklearn.model_selection import GroupKFold, cross_val_score
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.model_selection import GridSearchCV, GroupKFold, TimeSeriesSplit, cross_val_score
 
 import streamkern as sk
 from streamkern.data.dataset import Dataset
@@ -160,6 +161,25 @@ def test_scikit_learn_passes_groups_and_times_on(seen):
     seen.splits.clear()
     sk.KernelRegressor(centers=60).fit(X[["a", "b"]], y, np.r_[0.0, np.ones(899)], times=X.day)
     seen.require()
+
+
+def test_scikit_learns_searches_and_calibrations_pass_groups_and_times_on(seen):
+    X, y = table(600, 30)
+    X, groups, order = X[["a", "b"]], X.group, np.argsort(X.day, kind="stable")
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = sk.KernelRegressor(centers=60).set_fit_request(groups=True).set_score_request(sample_weight=False)
+        search = GridSearchCV(model, {"kernel": [None, "laplace"]}, cv=GroupKFold(2)).fit(X, y, groups=groups)
+        assert search.best_score_ > -1
+        seen.require()
+        labels = sk.KernelClassifier(centers=60).set_fit_request(groups=True)
+        calibrated = CalibratedClassifierCV(labels, cv=GroupKFold(2)).fit(X, y > 0, groups=groups)
+        assert calibrated.predict_proba(X).shape == (600, 2)
+        seen.require()
+        seen.splits.clear()
+        forward = sk.KernelRegressor(centers=60).set_fit_request(times=True)
+        days = np.arange(600) // 4
+        cross_val_score(forward, X.iloc[order], y[order], cv=TimeSeriesSplit(3), params={"times": days})
+        seen.require()
 
 
 def test_the_gate_is_paired_by_group():
