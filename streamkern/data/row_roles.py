@@ -169,7 +169,11 @@ def _exact(whole: Array) -> bool:
 
 def _group_number(value: Any) -> float:
     """A number of a group, equal for equal values; NaN where it is missing."""
-    if value is None or value != value:
+    try:
+        missing = value is None or bool(value != value)
+    except TypeError:  # pandas' NA is neither equal nor different
+        missing = True
+    if missing:
         return np.nan
     return float(value) if isinstance(value, int | float) and abs(value) <= 1 << 53 else number_of(str(value))
 

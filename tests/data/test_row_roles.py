@@ -264,6 +264,16 @@ def test_whole_numbers_beyond_53_bits_are_groups_of_their_own(tmp_path):
         assert not set(big[ids(rest)]) & set(big[ids(tested)])
 
 
+def test_missing_groups_given_as_values_are_one_group():
+    group = pd.array([1, None, 2, None, 3] * 40, dtype="Int64")
+    texts = np.array(["a", None, np.nan, pd.NA, "b"] * 40, dtype=object)
+    for values, missing in ((group, [1, 3]), (texts, [1, 2, 3])):
+        for seed in range(4):
+            for side in sk.from_arrays(np.zeros((200, 1)), group=values).split(0.4, seed):
+                assert len({int(i) % 5 in missing for i in ids(side) if int(i) % 5 in missing}) <= 1
+                assert len(set(ids(side) % 5) & set(missing)) in (0, len(missing))
+
+
 def test_groups_stay_on_their_sides_where_rows_are_left_out():
     frame = table()
     weights = np.ones(len(frame))
