@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from streamkern.cpu.elementwise import CompiledLoops
 from streamkern.engine.elementwise import Loops
+from streamkern.errors import UsageError
 from streamkern.rng import normal_rows
 
 FAST, REFERENCE = CompiledLoops(), Loops()
@@ -88,6 +89,12 @@ def test_noise_goes_into_a_tile_of_a_larger_buffer_and_nowhere_else():
 def test_no_rows_and_no_columns_are_no_work():
     for shape in ((0, 5), (5, 0)):
         FAST.add_noise(np.empty(shape, np.float32), np.arange(shape[0]), copies=0, seed=1, sigma=1.0)
+
+
+@pytest.mark.parametrize("loops", [FAST, REFERENCE], ids=lambda b: b.name)
+def test_row_ids_that_do_not_fit_are_refused(loops: Loops):
+    with pytest.raises(UsageError, match="3 row ids do not fit 4 rows"):
+        loops.add_noise(np.empty((4, 2), np.float32), np.arange(3), copies=0, seed=1, sigma=1.0)
 
 
 def fingerprint(kernels: bool = True) -> str:

@@ -154,6 +154,13 @@ def test_a_point_is_as_near_to_itself_as_rounding_allows(kind: str, dtype: type)
     assert np.diagonal(S).min() > 1 - (2e-3 if dtype == np.float32 else 1e-7)
 
 
+@kinds
+def test_a_distance_that_rounding_made_negative_is_zero(kind: str):
+    S = np.array([[1.0000001, 1.0]], np.float32)
+    FAST.radial(S, np.ones(1, np.float32), np.ones(2, np.float32), kind, {"bandwidth": 1.0, "exponent": 0.5})
+    assert S.tolist() == [[1.0, 1.0]]
+
+
 @both
 @kinds
 @dtypes
@@ -162,6 +169,16 @@ def test_a_nan_stays_a_nan(loops: Loops, kind: str, dtype: type):
     S[0, 20] = np.nan
     loops.radial(S, np.ones(1, dtype), np.ones(40, dtype), kind, {"bandwidth": 1.0, "exponent": 0.5})
     assert np.flatnonzero(np.isnan(S)).tolist() == [20]
+
+
+@both
+@dtypes
+def test_a_user_profile_is_applied_to_squared_distances(loops: Loops, dtype: type):
+    X = np.random.default_rng(5).standard_normal((7, 3)).astype(dtype)
+    norms, S = loops.row_norms(X), X @ X.T
+    loops.radial(S, norms, norms, lambda s: 1 / np.sqrt(1 + s), {})
+    exact = 1 / np.sqrt(1 + ((X[:, None] - X[None]).astype(np.float64) ** 2).sum(-1))
+    assert np.allclose(S, exact, atol=1e-6)
 
 
 @dtypes

@@ -134,3 +134,9 @@ def test_row_norms_are_correctly_rounded(loops: Loops, dtype: type, d: int):
 def test_row_norms_of_strided_columns(loops: Loops):
     X = stored("f4", 10, 40)
     assert np.array_equal(loops.row_norms(X[:, ::2]), loops.row_norms(X[:, ::2].copy()))
+
+
+@both
+def test_row_norms_want_floats(loops: Loops):
+    with pytest.raises(UsageError, match="int64"):
+        loops.row_norms(stored("i8"))

@@ -11,6 +11,7 @@ import pytest
 
 from streamkern import from_arrays
 from streamkern.augment import GaussianNoise, HorizontalFlip
+from streamkern.cpu import default_engine
 from streamkern.data.device_assembly import DeviceAssembly
 from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.targets import Classes
@@ -19,6 +20,7 @@ from streamkern.gpu import device_operations as module
 from streamkern.gpu import get_device
 from streamkern.gpu.engine import DeviceEngine
 from streamkern.kernels import Expansion, Gaussian, Laplace, Polynomial
+from streamkern.precondition.center_projection import project_exactly
 from streamkern.solvers.contributions import Gradient, NormalProduct
 from tests.cuda_host import needs_compiler
 from tests.cupy_host import stand_in
@@ -84,6 +86,13 @@ def test_the_same_state_is_sent_once():
     assert sent.count(W.shape) == 2
 
 
+def test_it_can_be_sent():
+    X, Z, W = problem(80)
+    there = Expansion(Gaussian(3.0), Z, DeviceEngine(HostDevice()))
+    expected = there.predict(X, W)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(there)).predict(X, W), expected)
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_contributions_are_the_cpu_s(device, weighted):
     """One evaluation gives the residual, its loss and its gradient; products of Falkon's system too."""
@@ -118,6 +127,22 @@ def test_blocks_are_the_cpu_s(device, augmentations):
         np.testing.assert_allclose(device.take(b.X), a.X, atol=2e-6)
         np.testing.assert_array_equal(b.y, a.y)
         np.testing.assert_array_equal(b.ids, a.ids)
+
+
+def test_exact_projection_is_the_cpu_s(device):
+    _, Z, g = problem(80)
+    here = project_exactly(Expansion(Laplace(9.0), Z), None, default_engine())
+    engine = DeviceEngine(device)
+    there = project_exactly(Expansion(Laplace(9.0), Z, engine), None, engine)
+    np.testing.assert_allclose(there.W, here.W, atol=1e-5)
+    np.testing.assert_allclose(there.apply(g), here.apply(g), rtol=1e-4, atol=1e-4)
+
+
+def test_a_matrix_that_is_not_positive_definite_is_one_error():
+    Z = np.ones((5, 80), np.float32)
+    there = Expansion(Polynomial(1, 1e-9, 0.0), Z - 2, DeviceEngine(HostDevice()))
+    with pytest.raises(NumericalError):
+        there.engine.kernel_factor(there, -10.0)
 
 
 @pytest.fixture

@@ -61,6 +61,18 @@ def test_values_are_sums_products_and_multiples_of_the_parts_values(kernel: Kern
     assert np.allclose(kernel(X, Z), value(kernel, X, Z), rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
+@given(kernel=kernels, n=st.integers(1, 30))
+def test_a_kernel_matrix_is_symmetric_positive_with_the_diagonal_that_diag_says(kernel: Kernel, n: int):
+    X = rows(2, n, 3)
+    K = kernel(X)
+    scale = np.abs(K).max()
+    assert np.array_equal(np.diag(K), kernel.diag(X))
+    assert np.abs(np.diag(kernel(X, X)) - kernel.diag(X)).max() <= 1e-6 * scale
+    assert np.abs(K - K.T).max() <= 1e-7 * scale
+    assert np.linalg.eigvalsh((K + K.T) / 2)[0] >= -1e-6 * n * scale
+
+
 @given(kernel=kernels)
 def test_json_and_pickle_give_the_kernel_back(kernel: Kernel):
     assert kernel_from_json(json.loads(json.dumps(kernel.to_json()))) == kernel
@@ -68,6 +80,15 @@ def test_json_and_pickle_give_the_kernel_back(kernel: Kernel):
     assert kernel_from_json(json.loads(json.dumps(kernel.to_json()))).translation_invariant == (
         kernel.translation_invariant
     )
+
+
+@given(kernel=kernels)
+def test_float32_stays_float32(kernel: Kernel):
+    X, Z = rows(3, 40, 3), rows(4, 50, 3)
+    K = kernel(X.astype(np.float32), Z.astype(np.float32))
+    assert K.dtype == kernel.diag(X.astype(np.float32)).dtype == np.float32
+    exact = kernel(X, Z)
+    assert np.abs(K - exact).max() <= 1e-4 * np.abs(exact).max()
 
 
 def test_it_is_invariant_where_all_parts_are():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamkern.errors import ModelFormatError, UsageError
-from streamkern.kernels import NTK, ArcCosine, DotProfile, Linear, Polynomial, kernel_from_json
+from streamkern.kernels import NTK, ArcCosine, DotProfile, Kernel, Linear, Polynomial, kernel_from_json
 
 
 def exponential(inner: np.ndarray) -> np.ndarray:
@@ -27,6 +27,14 @@ kernels = st.one_of(
 
 def rows(seed: int, n: int, d: int, dtype: type = np.float64) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((n, d)).astype(dtype)
+
+
+def test_linear_and_polynomial_values():
+    X, Z = rows(0, 20, 4), rows(1, 30, 4)
+    inner = X @ Z.T
+    assert np.allclose(Linear(0.5)(X, Z), inner + 0.5)
+    for degree in range(1, 9):
+        assert np.allclose(Polynomial(degree, 0.3, 0.7)(X, Z), (0.3 * inner + 0.7) ** degree, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("order", [0, 1, 2])
@@ -65,6 +73,22 @@ def test_the_tangent_kernel_is_that_of_a_wide_network(depth: int):
 def test_the_tangent_kernel_is_homogeneous(depth: int, a: float, b: float):
     X, Z = rows(7, 5, 3), rows(8, 4, 3)
     assert np.allclose(NTK(depth)(a * X, b * Z), a * b * NTK(depth)(X, Z), rtol=1e-9, atol=1e-9 * a * b)
+
+
+@given(kernel=kernels, n=st.integers(1, 30), d=st.integers(1, 6), zeros=st.integers(0, 2))
+def test_a_kernel_matrix_is_symmetric_positive_with_the_diagonal_that_diag_says(
+    kernel: Kernel, n: int, d: int, zeros: int
+):
+    X = rows(9, n, d) / np.sqrt(d)
+    X[:zeros] = 0
+    K = kernel(X)
+    assert not kernel.translation_invariant
+    assert np.array_equal(np.diag(K), kernel.diag(X))
+    scale = max(1.0, np.abs(K).max())
+    computed = kernel(X, X)  # the diagonal as tiles compute it: what diag stands for
+    assert np.abs(np.diag(computed) - kernel.diag(X)).max() <= 1e-6 * scale
+    assert np.abs(K - K.T).max() <= 1e-7 * scale  # an angle near 0 has half of the digits
+    assert np.linalg.eigvalsh((K + K.T) / 2)[0] >= -1e-7 * n * scale
 
 
 # -- a user's profile

@@ -17,6 +17,7 @@ from streamkern.execute import ThreadsExecutor
 from streamkern.kernels.dot_product import Linear
 from streamkern.kernels.feature_maps import Identity
 from streamkern.solvers.base import Problem
+from streamkern.solvers.direct import Direct
 from streamkern.solvers.loop import train
 from streamkern.solvers.svrg import SVRG
 
@@ -108,6 +109,13 @@ def test_plain_converges_where_the_condition_number_is_small():
     X, y = rows(np.linspace(1.0, 2.0, 20))
     plain, _ = fit(SVRG(epochs=15, ridge=0.1, preconditioner=None), X, y)
     np.testing.assert_allclose(plain.weights, closed_form(X, y, 0.1), rtol=1e-7, atol=1e-9)
+
+
+def test_the_ridge_means_what_it_means_to_direct():
+    X, y = rows()
+    direct, _ = fit(Direct(ridge=0.02), X, y)
+    svrg, _ = fit(SVRG(epochs=15, ridge=0.02, k=8, batch=48), X, y)
+    np.testing.assert_allclose(svrg.weights, direct.weights, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.slow
