@@ -57,6 +57,8 @@ class KernelSuite:
         K = kernel(X)
         np.testing.assert_allclose(K, K.T, rtol=1e-12, atol=1e-12)
         np.testing.assert_array_equal(np.diag(K), kernel.diag(X))
+        computed = np.diag(kernel(X, X.copy()))  # K(X) has what ``diag`` says
+        np.testing.assert_allclose(kernel.diag(X), computed, rtol=1e-5, atol=1e-5 * np.abs(computed).max())
         values = np.linalg.eigvalsh((K + K.T) / 2)
         assert values[0] >= -1e-6 * values[-1]
 
