@@ -271,9 +271,9 @@ class _DryRun:
         cycle = steps = max(1, min(iteration.cycle, iteration.epochs * stream.steps))
         groups = 32  # updates of a cycle that are run on shapes: of a longer one, each stands for several
         if cycle > groups:
-            stream.group = -(-cycle // groups)
+            stream.stands_for = -(-cycle // groups)
             given: Any = iteration  # a dataclass with a cycle
-            iteration = replace(given, cycle=-(-cycle // stream.group))
+            iteration = replace(given, cycle=-(-cycle // stream.stands_for))
             steps = iteration.cycle
         blocks, updates = [], []
         parts: Parts = ()
@@ -324,7 +324,7 @@ class _DryRun:
     def _grouped(self, x: AbstractArray) -> Any:
         """An array for the results of all steps that an update stands for, in place of those of one."""
         stream: Any = self.iteration.stream
-        return self.meter.array((stream.group * len(x), *x.shape[1:]), x.dtype)
+        return self.meter.array((stream.stands_for * len(x), *x.shape[1:]), x.dtype)
 
 
 @lru_cache(maxsize=1024)  # a fit in leaves asks for the same ones again and again
@@ -375,7 +375,7 @@ class _Stream:
         self.block_rows = max(1, batch // self.lanes)
         self.batch_rows, self.rows = self.lanes * self.block_rows, len(problem.train)
         self.steps = -(-self.rows // self.batch_rows)
-        self.group = 1  # steps that a block of earlier ones stands for
+        self.stands_for = 1  # steps that a block of earlier ones stands for
         self.ends = None if chances is None else chances.copy()
 
     def block(self, key: Key) -> Block:
@@ -410,7 +410,7 @@ class _RecentBlocks:
 
     def __call__(self, state: Any) -> Iterator[Block]:
         names = list(self.keys(state))
-        problem, rows = self.stream.problem, self.stream.group * self.stream.block_rows
+        problem, rows = self.stream.problem, self.stream.stands_for * self.stream.block_rows
         self.kept = {key: self.kept.get(key) or problem.block(key, rows) for key in names}
         if names:  # a block was new in the step before, and is built once by every process
             self.stream.problem.meter.count("rows", self.stream.block_rows)

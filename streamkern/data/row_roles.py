@@ -147,6 +147,7 @@ def roles_of_values(given: Mapping[str, Any], rows: int) -> RowRoles:
                 f"The {role} has shape {array.shape}, and there are {rows} rows.",
                 where=role,
                 expected=f"one value a row: shape ({rows},)",
+                remedy="take the values of these rows, in their order",
             )
         dated = role == "time" and array.dtype.kind not in "biuf"
         if array.dtype.kind == "M":

@@ -24,7 +24,7 @@ from streamkern.sources.array_source import checked_names, require_rows
 from streamkern.sources.arrow import pa, pq
 from streamkern.sources.arrow_conversion import common_type, is_number, is_text, require_distinct_names, whole_numbers
 from streamkern.sources.base import TEXT_BYTES, TEXT_SAMPLE, Reading, text_bytes
-from streamkern.sources.column_roles import Request, Roles, choose_columns
+from streamkern.sources.column_roles import Request, Roles, choose_columns, role_notes
 from streamkern.sources.format_rules import (
     CHUNK_BYTES,
     FORMAT,
@@ -72,7 +72,7 @@ def _source(files: DatasetFiles, url: str, request: Request) -> ParquetSource:
     require_distinct_names(first.schema.names, first.path)
     notes = _marks(first.schema)
     record = ingest_record(url) or {}
-    request = request.noted(notes).noted(record)
+    request = request.noted({**notes, "time": None, "group": None, **role_notes(record)})
     partitions = {
         key: _partition_type([file.partitions.get(key, "") for file in files.files]) for key in first.partitions
     }

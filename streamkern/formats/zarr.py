@@ -18,7 +18,7 @@ from streamkern.formats.checked_zarr_array import StoredArray, is_coordinate, pa
 from streamkern.formats.named_arrays import FEATURE_NAMES, NamedArrays, Unpacked, may_be_read, read_of, roles_of
 from streamkern.formats.zarr_checked_stores import CheckedStore, RemoteStore
 from streamkern.redaction import redacted
-from streamkern.sources.column_roles import Request, Roles
+from streamkern.sources.column_roles import Request, Roles, role_notes
 from streamkern.sources.format_rules import (
     FORMAT,
     check_chunk,
@@ -76,7 +76,7 @@ def _source(node: zarr.Array[Any] | zarr.Group, url: str, request: Request) -> Z
         arrays = {node.basename or "X": node}
     else:
         _require_complete(marks, url)
-        request = request.noted(marks).noted(marks.get("ingest") or {})
+        request = request.noted(marks | {"time": None, "group": None} | role_notes(marks.get("ingest")))
         arrays = _metadata(url, partial(_arrays, node, request))
 
     def stored(name: str) -> StoredArray:

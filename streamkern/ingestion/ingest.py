@@ -172,12 +172,12 @@ def ingest(
             open_tables, listed, target, weight=weight, header=header, exclude=exclude,
             storage_options=storage_options, memory=budget, read_options=read_options, readers=READERS,
         )  # fmt: skip
-        source, featured = _with_roles(opened, columns, schema, dtype, keep_bits, time=time, group=group)
+        source, noted = _with_roles(opened, columns, schema, dtype, keep_bits, time=time, group=group)
         out = np.dtype(source.dtype) if dtype is None else _dtype(dtype)
         kept_target = None if source.target is None else _renamed(source.target)
         options = _layout_options(
             source, out, kept_target, format=format, seed=seed if shuffle else None, shard=shard, missing=missing,
-            compression=compression, keep_bits=keep_bits, featured=featured,
+            compression=compression, keep_bits=keep_bits, noted=noted,
         )  # fmt: skip
         record = {
             "fingerprint": digest(1, source.fingerprint, source.columns, source.n_features, options),
@@ -194,11 +194,11 @@ def ingest(
 
 def _with_roles(
     opened: Callable[..., Source], columns: Any, schema: Any, dtype: Any, keep_bits: int | None, **roles: str | None
-) -> tuple[Source, list[str]]:
-    """Open rows with the columns of time and group behind the features; return also which of them are features."""
+) -> tuple[Source, dict[str, Any]]:
+    """Open rows with the columns of time and group behind the features; return also what the record notes of them."""
     source = opened(columns, schema=schema, **roles)
     if not source.row_roles:
-        return source, []
+        return source, {}
     exact = "keep_bits" if keep_bits is not None else "dtype" if dtype not in (None, "float64") else None
     if exact is not None:
         raise UsageError(
@@ -209,14 +209,15 @@ def _with_roles(
         )
     columns = [*(source.columns or ()), *(name for name in source.row_roles if name not in (source.columns or ()))]
     made = opened_with_dates(lambda schema: opened(columns, schema=schema, time="", group=""), source.time, schema)
-    made.time, made.group = source.time, source.group
-    return made, [name for name in source.row_roles if name in (source.columns or ())]
+    noted: dict[str, Any] = {role: name for role in roles if (name := getattr(source, role)) is not None}
+    featured = [name for name in source.row_roles if name in (source.columns or ())]
+    return made, noted | ({"featured": featured} if featured else {})
 
 
 def _layout_options(
     source: Source, dtype: np.dtype[Any], target: Target | None, *, format: str, seed: int | None,
     shard: int | str | None, missing: str, compression: str, keep_bits: int | None,
-    featured: Sequence[str] = (),
+    noted: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """The options that decide the stored bytes, as recorded; ``seed`` is None without a shuffle."""
     options: dict[str, Any] = {
@@ -242,8 +243,7 @@ def _layout_options(
                 expected="float64",
                 remedy="leave dtype out, or encode the text as small numbers first",
             )
-    options |= {"featured": list(featured)} if featured else {}
-    options |= {role: name for role in ("time", "group") if (name := getattr(source, role)) is not None}
+    options |= noted
     if source.weight is not None:
         options["weight"] = "sample_weight" if options["target"] == "weight" else "weight"
     return options

@@ -429,7 +429,9 @@ def _satisfying(
     rule = rows_where(condition, columns_of(named), source.bounds, ())
     found = FilteredSource(source, (rule,))
     if not found.bounds[-1]:
-        raise DataError(f"No row satisfies {condition!r}.", where="where", expected="at least one row")
+        raise DataError(
+            f"No row satisfies {condition!r}.", where="where", expected="at least one row", remedy="check the condition"
+        )
     return found
 
 

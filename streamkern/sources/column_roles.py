@@ -206,6 +206,13 @@ class ChosenSource(Source):
         return self._stored_words.get(column, {})
 
 
+def role_notes(record: Any) -> dict[str, Any]:
+    """Return what the record of an ingest, which may be damaged, notes of time and group."""
+    kinds = {"time": str, "group": str, "featured": list}
+    found = record if isinstance(record, dict) else {}
+    return {name: found[name] for name, kind in kinds.items() if isinstance(found.get(name), kind)}
+
+
 def opened_with_dates(opened: Callable[[Any], Source], time: str | None, schema: Any) -> Source:
     """Open rows by a schema; where the time would be text, which dates in a text table may be, as dates."""
     made = opened(schema)

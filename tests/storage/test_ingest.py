@@ -446,6 +446,7 @@ MEASURED = """
 import sys
 from streamkern.memory import peak_resident_bytes, resident_bytes
 from streamkern.ingestion.ingest import ingest
+import pyarrow.compute, pyarrow.parquet
 import streamkern.formats.dask_source
 folder, room = sys.argv[1], int(sys.argv[2])
 budget = resident_bytes() + (room << 20)
