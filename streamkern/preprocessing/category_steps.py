@@ -438,7 +438,7 @@ def related_rows_notes(dataset: Dataset) -> list[str]:
         for name in source.columns
         if kinds.get(name) == "datetime"
     ][:1]
-    ids = [j for j, name in enumerate(source.columns) if _ID.search(name) and kinds.get(name) != "datetime"]
+    ids = [j for j, name in enumerate(source.columns) if _ID.search(str(name)) and kinds.get(name) != "datetime"]
     rows = int(np.diff(source.bounds[:2]).sum())
     for j, count in zip(ids, first_chunk_counts(source, ids), strict=True):
         if count > 1 and count * MIN_ROWS_OF_ID <= rows:
