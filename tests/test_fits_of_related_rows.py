@@ -106,33 +106,28 @@ def test_no_split_of_a_fit_separates_a_group_or_uses_the_future(kind, named, see
 def test_targets_of_a_group_or_the_future_do_not_enter_a_row(classes):
     X, y = table(1200, 40)
     y = np.where(y > 0, 1, 0) if classes else y
-    step = sk.TargetEncode(("code",), task="classification" if classes else "regression")
+    # Without smoothing no mean of all rows enters, which other rows of every fold may change.
+    step = sk.TargetEncode(("code",), smooth=0.0, task="classification" if classes else "regression")
 
     def encoded(targets: np.ndarray, **roles: str) -> tuple[np.ndarray, np.ndarray]:
         data = sk.from_arrays(X, targets, columns=["code"], **roles)
-        sums = None
-        contribution = step.contribution(data)
-        ids = np.arange(len(X))
+        contribution, ids = step.contribution(data), np.arange(len(X))
         rows = category_steps.RawRows(data.source.read(0).X, targets, ids, None)
-        sums = contribution((rows, ""), None)
-        (transform,) = step.fitted(data, sums)
+        (transform,) = step.fitted(data, contribution((rows, ""), None))
         return transform.apply(data.source.read(0).X.copy(), ids, ""), data.roles.folds((), step.folds)(ids)
 
-    for roles, others in (
+    for roles, hidden in (
         ({"group": "group"}, lambda fold, k: fold == k),
         ({"time": "day"}, lambda fold, k: fold >= k),
         ({"time": "day", "group": "group"}, lambda fold, k: (fold // 5 >= k // 5) | (fold % 5 == k % 5)),
     ):
         before, fold = encoded(y, **roles)
-        for k in range(5 if len(roles) == 2 else 1, fold.max() + 1):
-            changed = others(fold, k)
-            after, _ = encoded(np.where(changed, 1 - y if classes else y + 100.0, y), **roles)
-            mine = fold == k
-            if "time" in roles:  # the past of a fold is as it was, and so is its encoding
-                np.testing.assert_array_equal(after[mine], before[mine])
-            else:  # but for the mean of all rows, that rare categories shrink to
-                unshrunk = np.abs(after[mine] - before[mine]).max()
-                assert unshrunk < (0.5 if classes else 50.0)
+        for k in range({1: 1, 2: 5}[len(roles)], fold.max() + 1):  # the first fold in time has a mean of its own rows
+            mine, hides = fold == k, hidden(fold, k)
+            after, _ = encoded(np.where(hides, 1 - y if classes else y + 100.0, y), **roles)
+            np.testing.assert_allclose(after[mine], before[mine], atol=1e-9)
+            seen, _ = encoded(np.where(hides, y, 1 - y if classes else y + 100.0), **roles)
+            assert np.abs(seen[mine] - before[mine]).max() > 0.1  # the other rows do enter
 
 
 def test_intervals_cover_new_groups():
@@ -300,3 +295,12 @@ def test_a_condition_may_name_columns_in_quotes_and_by_the_kinds_of_the_model(tm
         assert scores == pytest.approx(evaluate(model, tmp_path / "some.csv", "y"))
     with pytest.raises(sk.errors.UsageError, match="names no column"):
         evaluate(model, tmp_path / "t.csv", "y", where="1 > 0")
+
+
+@pytest.mark.parametrize("n", [300, 1500])
+def test_a_missing_time_is_an_error_wherever_a_fit_looks_at_it(n):
+    X, y = table(n, 20)
+    days = X.day.to_numpy(dtype=float)
+    days[7] = np.nan
+    with pytest.raises(sk.errors.DataError, match="no time"):
+        sk.KernelRegressor().fit(X[["a", "b"]], y, times=days)

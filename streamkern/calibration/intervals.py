@@ -98,16 +98,19 @@ class Intervals:
         """Quantiles of the fifths, (5, c), that of all rows for a fifth of few; or of all, (1, c)."""
         m, c = self.scores.shape
         starts = np.array([[0], [m]]).repeat(c, axis=1) if self.starts is None else self.starts
-        found, units = np.full((len(starts) - 1, c), np.inf), int(self.facts["groups"]) if "groups" in self.facts else m
+        found, groups = (
+            np.full((len(starts) - 1, c), np.inf),
+            int(self.facts["groups"]) if "groups" in self.facts else m,
+        )
         for j in range(c):
             scores, shares = self.scores[:, j], self.shares[:, j]
             for i, (a, b) in enumerate(pairwise(starts[:, j])):
-                found[i, j] = _quantile(scores[a:b], shares[a:b], shares[a - 1] if a else 0.0, coverage, units)
+                found[i, j] = _quantile(scores[a:b], shares[a:b], shares[a - 1] if a else 0.0, coverage, groups)
             few = np.isinf(found[:, j])
             if few.any() and len(found) > 1:
                 order = np.argsort(scores, kind="stable")
                 shares = np.cumsum(np.diff(shares, prepend=0.0)[order])
-                found[few, j] = _quantile(scores[order], shares, 0.0, coverage, units)
+                found[few, j] = _quantile(scores[order], shares, 0.0, coverage, groups)
         return found
 
     @cached_property
@@ -142,12 +145,12 @@ class Intervals:
             )
 
 
-def _quantile(scores: Array, shares: Array, before: float, coverage: float, units: int) -> float:
+def _quantile(scores: Array, shares: Array, before: float, coverage: float, groups: int) -> float:
     """The score with so much of the weight up to it; ``shares`` are beyond ``before``, that of other fifths."""
     if not len(scores):
         return np.inf
-    # One row more, the one that is predicted, of the mean weight: it may be the worst of all. Of groups, one more.
-    mass = float(shares[-1] - before) * (1.0 + 1.0 / min(units, len(scores)))
+    # One row more, the one that is predicted, of the mean weight: it may be the worst of all. With groups, one more.
+    mass = float(shares[-1] - before) * (1.0 + 1.0 / min(groups, len(scores)))
     place = int(np.searchsorted(shares, before + (coverage - 1e-12) * mass))
     return float(scores[place]) if mass > 0 and place < len(scores) else np.inf
 
@@ -159,9 +162,10 @@ def fit_intervals(out_of_sample: OutOfSample, X: Array, basis: Basis, engine: En
     w = np.ones(m) if out_of_sample.w is None else np.asarray(out_of_sample.w, dtype=np.float64)
     rest, weights, mean = np.arange(m), np.zeros((0, c)), np.ones(c)
     functions = 0
-    groups = m if out_of_sample.units is None else len(np.unique(out_of_sample.units))
+    by = out_of_sample.ids if out_of_sample.groups is None else out_of_sample.groups
+    groups = m if out_of_sample.groups is None else len(np.unique(by))
     if m >= MIN_SCALE_ROWS and (groups == m or groups >= MIN_SCALE_GROUPS):
-        first = uniform_rows(0, Draw.HALVES, out_of_sample.halves_by, 1)[:, 0] < 0.5
+        first = uniform_rows(0, Draw.HALVES, by, 1)[:, 0] < 0.5
         learning = np.flatnonzero(first)[:MAX_SCALE_ROWS]
         rest = np.setdiff1d(rest, learning, assume_unique=True)
         mean = w[learning] @ missed[learning] / max(float(w[learning].sum()), np.finfo(np.float64).tiny)
@@ -179,7 +183,7 @@ def fit_intervals(out_of_sample: OutOfSample, X: Array, basis: Basis, engine: En
     parts = rank_scores(missed[rest] / (mean * levels), w[rest], levels)
     fifths = [SCALE_GROUPS if each else 1 for each in (parts.starts[1] < len(rest)).tolist()]
     facts = {"source": out_of_sample.source, "rows": len(rest), "functions": functions, "fifths": fifths}
-    facts |= {} if out_of_sample.units is None else {"groups": len(np.unique(out_of_sample.units[rest]))}
+    facts |= {} if out_of_sample.groups is None else {"groups": len(np.unique(by[rest]))}
     return Intervals(mean=mean, weights=weights, facts=facts, **parts._asdict())
 
 

@@ -38,7 +38,7 @@ class OutOfSample:
     """Outputs (m, c) on rows, as a solver fits them, and encoded targets: class codes (m,), or values (m, c).
 
     The source is ``leave-one-out``, ``leave-group-out`` or ``validation``; ids are among the training or the validation
-    rows. ``units`` (m,) are numbers that rows of one group share, by default the ids.
+    rows. ``groups`` (m,) are equal for the rows of a group, or None if rows have no groups.
     """
 
     outputs: Array
@@ -46,12 +46,7 @@ class OutOfSample:
     w: Array | None
     source: str
     ids: IntArray
-    units: IntArray | None = None
-
-    @property
-    def halves_by(self) -> IntArray:
-        """Numbers (m,) by which rows are halved: a group is in one half."""
-        return self.ids if self.units is None else self.units
+    groups: IntArray | None = None
 
 
 def copies_remain(codes: IntArray, values: Array) -> bool:

@@ -139,6 +139,7 @@ def from_arrays(
             "A column of time or group is named, and the other is given as values, or the rows have no columns.",
             where="from_arrays(time=..., group=...)",
             expected="names of columns of a table; or values, shape (n,)",
+            remedy="name both columns, or give both as values",
         )
 
     def reopened(columns: list[str], schema: Any) -> Source:

@@ -400,7 +400,8 @@ class Dataset:
             UsageError: the condition cannot be read.
             DataError: there is no such column, or no row satisfies it.
         """
-        rule = rows_where(condition, columns_of(*self._role_sources, self.source), self.source.bounds, self.rules)
+        columns = columns_of(*self._role_sources, self.source)
+        rule = rows_where(condition, columns, int(self.source.bounds[-1]), self.rules)
         return self._selecting(rule, condition)
 
     def row_ids(self) -> Iterator[IntArray]:
@@ -408,12 +409,12 @@ class Dataset:
         return (ids for ids in selected_blocks(self.rules, 0, int(self.source.bounds[-1])) if len(ids))
 
     def _selecting(self, rule: SelectionRule, by: RowRoles | str | None) -> Dataset:
-        """The rows that one more rule selects; DataError if the values that it is ``by`` leave none."""
+        """Select rows by one more rule; EmptySideError if none is left by the roles or the condition ``by``."""
         if isinstance(by, RowRoles) and isinstance(rule, RowBitmap):
             rule = replace(rule, splits=True)
         made = replace(self, rules=(*self.rules, rule))
         if by is not None and not made.base_rows:
-            raise DataError(
+            raise EmptySideError(
                 f"No row satisfies {by!r}."
                 if isinstance(by, str)
                 else f"A side of the split by {' and '.join(map(repr, filter(None, (by.time, by.group))))} has no row.",
@@ -568,6 +569,10 @@ class Dataset:
         if "counts" in self.__dict__:
             made.__dict__["counts"] = self.counts
         return made
+
+
+class EmptySideError(DataError):
+    """A side of a split by time or group, or the rows that satisfy a condition, would be empty."""
 
 
 @contextmanager

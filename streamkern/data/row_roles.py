@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.data.row_selection import SelectionRule, count_selected, selected_ids
+from streamkern.data.filtered_source import FilteredSource
+from streamkern.data.row_selection import SelectionRule, count_selected, selected_blocks
 from streamkern.data.subsample import read_rows
 from streamkern.defaults import MAX_EXACT_TIMES, MAX_FOLDS_OF_BOTH
 from streamkern.errors import DataError, StorageError, UsageError
@@ -78,19 +79,17 @@ class RowRoles:
         Raises:
             DataError: a row has no time.
         """
-        for chunk, ids in enumerate(selected_in_chunks(self.source.bounds, rules)):
-            if not len(ids):
-                continue
-            start = int(self.source.bounds[chunk])
-            values = self._values(self.source.read_checked(chunk).X[ids - start].astype(np.float64, copy=False))
+        part = FilteredSource(self.source, rules)
+        for chunk in range(len(part.bounds) - 1):
+            values = self._values(part.read_checked(chunk).X.astype(np.float64, copy=False))
             if values.time is not None and not np.isfinite(values.time).all():
                 raise DataError(
                     f"A row has no time in {self.time!r}.",
-                    where=self.source.where_row(chunk, int(ids[np.argmin(np.isfinite(values.time))]) - start),
+                    where=part.where_row(chunk, int(np.argmin(np.isfinite(values.time)))),
                     expected="a time in every row",
                     remedy="fill the times, or leave such rows out",
                 )
-            yield ids, values
+            yield part.ids(chunk), values
 
     def folds(self, rules: Sequence[SelectionRule], count: int) -> Folds:
         """Return folds of the selected rows: ``count`` in time, ``count`` of groups, or some of each; kept."""
@@ -121,7 +120,8 @@ def roles_of_columns(source: Source, schema: Any, reopened: Callable[[list[str],
     if not names:
         return None
     kinds = {name: column.kind for name, column in declared(schema).items() if name in names}
-    # Whole numbers of more than 53 bits are told apart as categories; columns stored as one array have their kinds.
+    # float64 rounds whole numbers of more than 53 bits, so that two groups could become one; categories are exact.
+    # Columns that are stored in one array have kinds already, and cannot be opened with others.
     whole = {source.group: "category"} if source.group is not None else {}
     try:
         roles = opened_with_dates(lambda schema: reopened(names, schema), source.time, (whole | kinds) or None)
@@ -179,13 +179,6 @@ def _group_number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) and abs(value) <= 1 << 53 else number_of(str(value))
 
 
-def selected_in_chunks(bounds: IntArray, rules: Sequence[SelectionRule]) -> Iterator[IntArray]:
-    """Yield the ids that rules select in each chunk, ascending."""
-    for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        chosen = selected_ids(rules, start, stop)
-        yield np.arange(start, stop, dtype=np.int64) if chosen is None else chosen
-
-
 @serializable
 @dataclass(frozen=True, eq=False)
 class Folds:
@@ -240,9 +233,9 @@ class TimeOrder:
         return code + (not late)
 
     def blocks(self) -> Iterator[tuple[IntArray, Any]]:
-        """Yield ids and codes of the rows, chunk by chunk."""
+        """Yield ids and codes of the rows, in blocks."""
         done = 0
-        for ids in selected_in_chunks(self.roles.source.bounds, self.rules):
+        for ids in selected_blocks(self.rules, 0, int(self.roles.source.bounds[-1])):
             yield ids, self.codes[done : done + len(ids)]
             done += len(ids)
 

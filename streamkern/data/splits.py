@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.data.row_roles import RowRoles, TimeOrder, moment, selected_in_chunks
-from streamkern.data.row_selection import HASH_SPAN, RowBitmap, SelectionRule
+from streamkern.data.row_roles import RowRoles, TimeOrder, moment
+from streamkern.data.row_selection import HASH_SPAN, RowBitmap, SelectionRule, selected_blocks
 from streamkern.errors import UsageError
 from streamkern.sources.base import Source
 from streamkern.sources.format_rules import unknown_name_error
@@ -127,7 +127,7 @@ def names_in(condition: str) -> list[str]:
     for node in ast.walk(_parsed(condition)):
         if isinstance(node, ast.Name):
             found.append(node.id)
-        elif isinstance(node, ast.Compare):  # of two sides that are no words, a text is a name
+        elif isinstance(node, ast.Compare):  # if neither side is an identifier, the column's name is in quotes
             for sides in pairwise([node.left, *node.comparators]):
                 if not any(isinstance(side, ast.Name) for side in sides):
                     found += [value for side in sides if isinstance(value := getattr(side, "value", None), str)]
@@ -137,11 +137,11 @@ def names_in(condition: str) -> list[str]:
 
 
 def rows_where(
-    condition: str, columns: Mapping[str, Stored], bounds: IntArray, rules: Sequence[SelectionRule]
+    condition: str, columns: Mapping[str, Stored], rows: int, rules: Sequence[SelectionRule] = ()
 ) -> RowBitmap:
-    """Return the rows that satisfy a condition on stored columns, such as ``"price > 5 and shop in ('a', 'b')"``.
+    """Return the rows that rules select, of so many, and that satisfy a condition on stored columns.
 
-    A comparison with a missing value is false.
+    A condition is such as ``"price > 5 and shop in ('a', 'b')"``. A comparison with a missing value is false.
 
     Raises:
         UsageError: the condition is not comparisons of columns with values, joined by ``and``, ``or`` and ``not``.
@@ -151,12 +151,12 @@ def rows_where(
     readers = {id(columns[name].source): _Ascending(columns[name].source) for name in names}
 
     def kept() -> Iterator[tuple[IntArray, Any]]:
-        for ids in selected_in_chunks(bounds, rules):
+        for ids in selected_blocks(rules, 0, rows):
             if len(ids):
                 read = {key: reader.rows(ids) for key, reader in readers.items()}
                 yield ids, test({n: read[id(columns[n].source)][:, columns[n].position] for n in names})
 
-    return RowBitmap.of(int(bounds[-1]), kept())
+    return RowBitmap.of(rows, kept())
 
 
 class _Ascending:
@@ -251,14 +251,14 @@ def _comparison(
     compare = _COMPARISONS[kind]
 
     def test(read: Mapping[str, Array]) -> Any:
-        x = read[name]  # a value of float32 equals the number that it was rounded from
+        x = read[name]  # 0.1 equals a float32 value that was rounded from 0.1
         return compare(x, np.asarray(wanted, x.dtype) if x.dtype.kind == "f" else wanted) & ~np.isnan(x)
 
     return test
 
 
 def _name(node: ast.expr, columns: Mapping[str, Stored]) -> str | None:
-    """The column that a side names: a word, or in quotes a name that is none."""
+    """Return the name of the column on one side of a comparison: an identifier, or any name in quotes; else None."""
     if isinstance(node, ast.Name) and node.id not in columns:
         raise unknown_name_error("column", node.id, columns, "where")
     named = node.id if isinstance(node, ast.Name) else node.value if isinstance(node, ast.Constant) else None

@@ -20,7 +20,7 @@ from streamkern.calibration.serialization import Calibration
 from streamkern.calibration.thresholds import best_threshold
 from streamkern.centers import Uniform
 from streamkern.data.class_weights import class_factors, row_factors
-from streamkern.data.dataset import Dataset
+from streamkern.data.dataset import Dataset, EmptySideError
 from streamkern.data.row_order import Block, Scan
 from streamkern.data.row_roles import RowRoles
 from streamkern.data.targets import Classes, Encoding, Indicators, as_values
@@ -34,7 +34,7 @@ from streamkern.defaults import (
     MIN_ROWS_TO_CALIBRATE,
     TIME_CALIBRATION_SHARE,
 )
-from streamkern.errors import DataError, UsageError
+from streamkern.errors import UsageError
 from streamkern.execute.base import Parts, Stack
 from streamkern.fitting.arguments import with_all_labels
 from streamkern.kernels import Basis
@@ -82,7 +82,7 @@ def with_held_out(recipe: Any) -> tuple[Any, str]:
     what = "probabilities" if recipe.task == "classification" else "intervals"
     try:
         train, held = with_all_labels(data, recipe.task).split(share, recipe.seed)
-    except DataError:
+    except EmptySideError:
         return recipe, f"no rows are held out for {what}: they have one time or one group"
     if roles is not None and train.base_rows < n // 2:
         return recipe, f"no rows are held out for {what}: {train.base_rows:,} of {n:,} would be left to fit"
@@ -170,8 +170,8 @@ def on_validation(problem: Problem, weights: Array, basis: Basis | None = None) 
     F, y, ids = (np.concatenate([piece[k] for piece in pieces]) for k in (0, 1, 2))
     w = None if pieces[0][3] is None else np.concatenate([piece[3] for piece in pieces])
     grouped = held.roles is not None and held.roles.group is not None
-    units = held.roles.of_rows(ids).hashes(HashFamily.FOLDS).view(np.int64) if held.roles and grouped else None
-    return OutOfSample(F, y, w, "validation", ids, units)
+    groups = held.roles.of_rows(ids).hashes(HashFamily.FOLDS).view(np.int64) if held.roles and grouped else None
+    return OutOfSample(F, y, w, "validation", ids, groups)
 
 
 def no_better_than_mean(out_of_sample: OutOfSample, encoding: Encoding) -> str:

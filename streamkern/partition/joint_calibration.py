@@ -153,7 +153,7 @@ def fit_joint_intervals(
         source, rows = "leave-one-out", None
     functions = sum(len(each.weights) for each in found) if learned else 0
     facts = {"source": source, "rows": len(scores), "functions": functions}
-    facts |= {} if rows is None or rows.units is None else {"groups": len(np.unique(rows.units))}
+    facts |= {} if rows is None or rows.groups is None else {"groups": len(np.unique(rows.groups))}
     return Intervals(mean=least, weights=nothing, facts=facts, **rank_scores(scores, w, levels)._asdict()), models
 
 

@@ -24,7 +24,7 @@ from streamkern.costs.dry_run import ProblemSize, ShapeProblem
 from streamkern.costs.fit_shape import SearchCost
 from streamkern.cpu import default_engine
 from streamkern.data import from_arrays
-from streamkern.data.dataset import Dataset
+from streamkern.data.dataset import Dataset, EmptySideError
 from streamkern.data.row_order import Assembly, Block, Scan
 from streamkern.data.targets import Classes, Continuous, Encoding, as_values
 from streamkern.data.transforms import LinearMap
@@ -41,7 +41,7 @@ from streamkern.engine.abstract_array import CostMeter
 from streamkern.engine.cost_meter import MeterEngine
 from streamkern.engine.operation_counts import Operations
 from streamkern.engine.ridge import left_out_kernel_path
-from streamkern.errors import DataError, UsageError
+from streamkern.errors import UsageError
 from streamkern.evaluation.paired_errors import Errors, ModelErrors
 from streamkern.execute.base import Parts
 from streamkern.kernels import Expansion, Kernel
@@ -300,7 +300,7 @@ class Rounds:
         each, held_out = not held_out, held_out or (HELD_OUT_SHARE if base.roles is not None else 0.0)
         try:
             train, held = base.split(held_out, agop.seed) if held_out else (base, None)
-        except DataError:  # of one time or one group: nothing but these rows can be held out
+        except EmptySideError:  # all rows have one time or one group: only such rows can be held out
             train, held = replace(base, roles=None).split(held_out, agop.seed)
         p = p if base.roles is None else min(p, train.base_rows)  # a share of groups is seldom that of their rows
         if rows < MIN_METRIC_ROWS or (held is not None and held.base_rows < 2) or train.base_rows < p:

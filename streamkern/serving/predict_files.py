@@ -426,7 +426,7 @@ def _satisfying(
     names = names_in(condition)
     kinds = {} if schema is None else {column.name: column.kind for column in schema.columns if column.name in names}
     named = open_tables([data], "", names, weight="", time="", group="", schema=kinds or None, **options)
-    rule = rows_where(condition, columns_of(named), source.bounds, ())
+    rule = rows_where(condition, columns_of(named), int(source.bounds[-1]))
     found = FilteredSource(source, (rule,))
     if not found.bounds[-1]:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Rows with a time and a group: no split separates a group or looks into the future, whoever makes it."""
+"""Splits of rows with a time and a group keep every group on one side, and predict no row from later ones."""
 
 import datetime
 import math

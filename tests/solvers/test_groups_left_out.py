@@ -54,8 +54,8 @@ def test_they_are_those_of_fits_without_the_group(every_row, weighted, copies):
     assert found.source == "leave-group-out"
     assert sorted(found.ids) == list(range(len(X)))
     np.testing.assert_allclose(found.outputs, expected[found.ids], rtol=1e-5, atol=1e-7)
-    for unit in np.unique(found.units):  # units are the groups
-        assert len(set(group[found.ids[found.units == unit]])) == 1
+    for unit in np.unique(found.groups):  # units are the groups
+        assert len(set(group[found.ids[found.groups == unit]])) == 1
 
 
 def test_a_group_too_large_for_the_closed_form_is_not_left_out(monkeypatch):
