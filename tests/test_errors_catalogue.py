@@ -45,7 +45,7 @@ from streamkern.sweep import gather
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "streamkern"
 KINDS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
-KINDS |= {"UnlikeChampionError", "NoRowsError"}
+KINDS |= {"UnlikeChampionError", "NoRowsError", "EmptySideError"}
 
 
 @dataclass(frozen=True)
