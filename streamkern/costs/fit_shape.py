@@ -15,7 +15,7 @@ import numpy as np
 from streamkern.calibration.out_of_sample import LEFT_OUT, held_out_count
 from streamkern.calibration.probabilities import parameter_count
 from streamkern.costs.dry_run import CostEstimate, MemoryEstimate, ProblemSize, sums_in_flight
-from streamkern.data.chunk_cache import SCAN_CACHE_BYTES, reading_bytes
+from streamkern.data.chunk_cache import kept_bytes, reading_bytes
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import ORDER_ROWS, SCAN_ROWS, scan_rows
 from streamkern.defaults import (
@@ -177,6 +177,11 @@ class FitShape:
         largest = max(1, int(np.diff(self.dataset.source.bounds).max(initial=1)))
         return int(self.chunk_rows / largest * reading_bytes(self.dataset.source, readers))
 
+    @property
+    def swept(self) -> int:
+        """Bytes of the chunks that threads read in a sweep, and of those that it keeps."""
+        return self.read(self.slots) + kept_bytes(self.dataset.source)
+
     # ---------------------------------------------------------------------------------------------------- the solver
 
     @cached_property
@@ -232,7 +237,7 @@ class FitShape:
         """Bytes of a sweep over the rows as they are before scaling."""
         widest = self.dataset._widest
         rows = min(scan_rows(widest), self.chunk_rows)
-        return self.read(self.slots) + self.slots * 3 * rows * (widest + self._values) * 8 + SCAN_CACHE_BYTES
+        return self.swept + self.slots * 3 * rows * (widest + self._values) * 8
 
     @property
     def sweeping(self) -> int:
@@ -244,13 +249,13 @@ class FitShape:
         """Bytes of bringing a sample of the rows together."""
         row = self.dataset.n_features * self.itemsize + 8 * self._values
         rows = min(_GATHER_ROWS, self.chunk_rows)
-        return self.read(self.slots) + self.slots * 2 * rows * row + SCAN_CACHE_BYTES
+        return self.swept + self.slots * 2 * rows * row
 
     @cached_property
     def evaluation(self) -> int:
         """Bytes of evaluating a model block by block."""
         rows = self.takes.evaluation + min(self.model_rows, self.chunk_rows) * self._row
-        return self.read(self.slots) + self.slots * rows + SCAN_CACHE_BYTES
+        return self.swept + self.slots * rows
 
     @cached_property
     def scored(self) -> int:
@@ -330,7 +335,7 @@ class FitShape:
 
     @cached_property
     def _steps(self) -> int:
-        reading = self.read(self.slots) + SCAN_CACHE_BYTES if self.takes.sweeps else self.read(1)
+        reading = self.swept if self.takes.sweeps else self.read(1)
         return self.takes.training + reading + self.streaming + self.validating
 
     @cached_property

@@ -11,7 +11,7 @@ import numpy as np
 from streamkern.costs.dry_run import CostEstimate
 from streamkern.costs.fit_shape import FitShape, Workers
 from streamkern.cpu import default_engine
-from streamkern.data.chunk_cache import SCAN_CACHE_BYTES, reading_bytes
+from streamkern.data.chunk_cache import kept_bytes, reading_bytes
 from streamkern.defaults import FRESH_BYTES, LIBRARY_BYTES, MIN_BATCH_DIVISOR, THREAD_BYTES, USUAL_THREADS
 from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.execute.base import Allowance
@@ -115,7 +115,7 @@ def load_libraries() -> int:
 
 def require_sweep_memory(what: str, source: Source, working: int, budget: int, slots: int, held: int = 0) -> int:
     """Project the bytes of a sweep, ``working`` of a thread and ``held`` by all; or ``PlanRefusedError``."""
-    reading = reading_bytes(source, slots) + SCAN_CACHE_BYTES
+    reading = reading_bytes(source, slots) + kept_bytes(source)
     projected = int(load_libraries() + LIBRARY_BYTES + reading + held + slots * (THREAD_BYTES + working))
     if projected > budget:
         raise PlanRefusedError(

@@ -32,6 +32,11 @@ def reading_bytes(source: Source, readers: int) -> int:
     return rows + min(readers, chunks) * decoding + once + libraries
 
 
+def kept_bytes(source: Source) -> int:
+    """Return bytes of the chunks that a sweep keeps; those of a source in memory are views of it."""
+    return 0 if source.in_memory else SCAN_CACHE_BYTES
+
+
 class Chunk(NamedTuple):
     """A stored chunk in memory: features as stored (n, d), targets, the id of its first row, and sample weights."""
 
