@@ -100,10 +100,6 @@ class CountingEngine(HostEngine):
         self.counts.add("matrix", 2.0 * U.shape[1] * V.size)
         return super().product_t(U, V)
 
-    def times_lower(self, B: Array, W: Array) -> Array:
-        self.counts.add("matrix", 1.0 * len(B) * W.size)
-        return super().times_lower(B, W)
-
     def gram(self, A: Array) -> Array:
         self.counts.add("matrix", 1.0 * len(A) * A.size)
         return super().gram(A)
@@ -125,10 +121,6 @@ class CountingEngine(HostEngine):
     def packed_product(self, W: Any, B: Array) -> Array:
         self.counts.add("matrix", 4.0 * B.shape[1] * sum(panel.size for panel in W.numbers))
         return super().packed_product(W, B)
-
-    def times_packed(self, B: Array, W: Any) -> Array:
-        self.counts.add("matrix", 2.0 * len(B) * sum(panel.size for panel in W.numbers))
-        return super().times_packed(B, W)
 
     def inverse_factor(self, A: Array, dtype: Any) -> Array:
         self.counts.add("matrix", 2.0 / 3.0 * float(len(A)) ** 3)

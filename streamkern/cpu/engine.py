@@ -149,9 +149,6 @@ class HostEngine(Engine):
             add_transposed(A[:, : rows.start], W[rows], out[: rows.start])
         return np.ascontiguousarray(out)
 
-    def times_lower(self, B: Array, W: Array) -> Array:
-        return linear_algebra.times_lower(B, W, self.parallel)
-
     def gram(self, A: Array) -> Array:
         return linear_algebra.gram(A, self.parallel)
 
@@ -171,9 +168,6 @@ class HostEngine(Engine):
 
     def packed_product(self, W: Any, B: Array) -> Array:
         return int16_factor.packed_product(W, B, self.parallel)
-
-    def times_packed(self, B: Array, W: PackedFactor) -> Array:
-        return int16_factor.times_packed(B, W, self.parallel)
 
     def cholesky(self, A: Array) -> Array:
         return linear_algebra.cholesky(A, self.parallel)

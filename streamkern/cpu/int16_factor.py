@@ -152,19 +152,3 @@ def packed_product(W: PackedFactor, B: Array, parallel: Map) -> Array:
             first += sums
         out[:, columns] = first[: W.p]
     return out
-
-
-def times_packed(B: Array, W: PackedFactor, parallel: Map) -> Array:
-    """B Wᵀ in float32, by panels of W; see ``Engine.times_packed``."""
-    B = B.astype(np.float32, copy=False)
-    out = np.empty((len(B), W.p), np.float32)
-
-    def part(item: tuple[slice, int, Array, Array]) -> None:
-        rows, lead, numbers, scales = item
-        A = scales[:, None] * numbers[:, : lead + rows.stop - rows.start]
-        Factor(A[:, lead:]).product(B[:, rows], out[:, rows])
-        if lead:
-            Factor(A[:, :lead]).product(B[:, :lead], out[:, rows], add=True)
-
-    parallel(part, list(W.panels()))
-    return out

@@ -162,17 +162,6 @@ def mirror(A: Array, parallel: Map, tile: int = TILE) -> Array:
     return A
 
 
-def times_lower(B: Array, W: Array, parallel: Map, tile: int = TILE) -> Array:
-    """B Wᵀ for lower triangular W (p, p), shape (n, p), by fixed tiles of rows of W."""
-    out = np.empty((len(B), len(W)), dtype=np.result_type(B, W))
-
-    def part(rows: slice) -> None:
-        Factor(W[rows, : rows.stop]).product(B[:, : rows.stop], out[:, rows])
-
-    parallel(part, cuts(len(W), tile)[::-1])  # largest tasks first, so that threads end together
-    return out
-
-
 def gram(A: Array, parallel: Map, tile: int = TILE) -> Array:
     """A Aᵀ, shape (n, n), by fixed tiles, each computed once."""
     out = np.empty((len(A), len(A)), dtype=A.dtype)

@@ -251,11 +251,6 @@ class MeterEngine(Engine):
     def symmetric_product(self, K: Array, W: Array) -> Array:
         return self.product(K, W)
 
-    def times_lower(self, B: Array, W: Array) -> Array:
-        self._gemm(1.0 * len(B) * W.size, B.dtype)
-        with self.meter.scratch(self.slots * TILE * W.shape[1] * W.dtype.itemsize):
-            return self._new((len(B), len(W)), np.result_type(B.dtype, W.dtype))
-
     def row_squares(self, A: Array) -> Array:
         self.meter.count("numbers", A.size / self.slots)
         return self._new((len(A),))
@@ -322,13 +317,6 @@ class MeterEngine(Engine):
         self.meter.count("thin", 4.0 * c * sum(panel.size for panel in W.numbers))
         with self.meter.scratch((SUMS + 3) * n * min(c, SLAB) * 4):
             return self._new((n, c), np.float32)
-
-    def times_packed(self, B: Array, W: PackedFactor) -> Array:
-        self.meter.count("gemm", 2.0 * len(B) * sum(panel.size for panel in W.numbers))
-        widened = 0 if B.dtype == np.float32 else B.size * 4
-        widest = max(panel.size for panel in W.numbers)
-        with self.meter.scratch(widened + 2 * self.slots * widest * 4):
-            return self._new((len(B), W.p), np.float32)
 
     def cholesky(self, A: Array) -> Array:
         self._gemm(float(len(A)) ** 3 / 3, A.dtype)

@@ -340,10 +340,6 @@ class Engine:
         lower = np.tril(K)  # without the entries above the diagonal, which may be uninitialised
         return np.asarray(lower @ W + np.tril(lower, -1).T @ W)
 
-    def times_lower(self, B: Array, W: Array) -> Array:
-        """B Wᵀ for lower triangular W (p, p), shape (n, p)."""
-        return np.asarray(B @ W.T)
-
     def gram(self, A: Array) -> Array:
         """A Aᵀ, shape (n, n)."""
         return np.asarray(A @ A.T)
@@ -440,16 +436,6 @@ class Engine:
         out = np.zeros(B.shape, np.float32)
         for rows, lead, numbers, scales in W.panels():
             panel_product(rows, lead, numbers, scales, B.astype(np.float32), out)
-        return out
-
-    def times_packed(self, B: Array, W: PackedFactor) -> Array:
-        """B Wᵀ in float32, shape (n, p)."""
-        out = np.empty((len(B), W.p), np.float32)
-        for rows, lead, numbers, scales in W.panels():
-            A = scales[:, None] * numbers[:, : lead + rows.stop - rows.start].astype(np.float32)
-            out[:, rows] = (
-                B[:, :lead].astype(np.float32) @ A[:, :lead].T + B[:, rows].astype(np.float32) @ A[:, lead:].T
-            )
         return out
 
     def cholesky(self, A: Array) -> Array:

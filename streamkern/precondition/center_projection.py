@@ -9,11 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from streamkern.defaults import JITTER, JITTER_MULTIPLES, MEASURED_CENTERS, POWER_COLUMNS, POWER_STEPS
+from streamkern.defaults import (
+    JITTER,
+    JITTER_MULTIPLES,
+    MEASURED_CENTERS,
+    MEASURED_ROWS,
+    POWER_COLUMNS,
+    POWER_STEPS,
+)
 from streamkern.engine import Engine
 from streamkern.engine.packed_triangle import cuts
 from streamkern.errors import NumericalError
@@ -23,7 +30,7 @@ from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, mea
 from streamkern.types import Array
 
 MEASURED_COLUMNS = 64
-"""Columns that an inexact projection is applied to at a time while it is measured."""
+"""Columns that a projection is applied to at a time while it is measured."""
 
 _W = TypeVar("_W")
 
@@ -49,6 +56,14 @@ class ExactProjection:
 
     def apply(self, g: Array) -> Array:
         return self.engine.project(self._placed, g)
+
+    def center_diagonal(self, K: Array, own: Array) -> Array:
+        """K WᵀW Kᵀ is K(Z, Z), less at most ε: centers need no product with W."""
+        if self.nystrom is None:
+            return own
+        phi = self.engine.product(K, self.nystrom.eigensystem.vectors.astype(K.dtype)).astype(np.float64)
+        found: Array = own - np.einsum("ij,ij->i", phi * self.nystrom.damping, phi)
+        return found
 
     @cached_property
     def _placed(self) -> Any:
@@ -169,21 +184,8 @@ class InexactProjection:
         U = self.nystrom.eigensystem.vectors
         return v - self.engine.product(U, self.engine.product_t(U, v))
 
-    def kernel(self, K: Array) -> Array:
-        """Return K P Kᵀ for K = k(X, Z), shape (n, p): shape (n, n), float64."""
-        out = self.engine.empty((len(K), len(K)))
-        for rows in cuts(len(K), MEASURED_COLUMNS):
-            out[:, rows] = self.engine.product(K, self.apply(K[rows].T))
-        both = out + out.T
-        both /= 2
-        return both
-
-    def diagonal(self, K: Array) -> Array:
-        """The diagonal of ``kernel(K)``, shape (n,), float64."""
-        out = self.engine.empty((len(K),))
-        for rows in cuts(len(K), MEASURED_COLUMNS):
-            out[rows] = np.einsum("ij,ji->i", K[rows], self.apply(K[rows].T), dtype=np.float64)
-        return out
+    def center_diagonal(self, K: Array, own: Array) -> Array:
+        return diagonal(self, K)
 
 
 def project_inexactly(
@@ -258,40 +260,57 @@ def measure_unprojected(expansion: Expansion, nystrom: NystromPreconditioner, X:
     return measure(diagonal, lambda v: K @ v - damped @ (phi.T @ v), engine)
 
 
-class ProjectedKernel:
-    """The kernel K(x, Z) M K(Z, x') of the iteration with exact projection, over held-out rows X (n, d), centred.
+class Projection(Protocol):
+    """M of an iteration α ← α − η/m M K(Z, X_m) r, with a preconditioner or without."""
 
-    M, whose projection is given with the deepest preconditioner that is to be measured, differs between preconditioners
-    of one eigensystem by a low rank only, so the p² work is done once for all.
+    @property
+    def engine(self) -> Engine:
+        """The engine that applies it."""
+
+    def apply(self, g: Array) -> Array:
+        """Return M g, shape (p, c)."""
+
+    def center_diagonal(self, K: Array, own: Array) -> Array:
+        """Return the diagonal of K M Kᵀ, shape (n,), given K = k(z, Z), shape (n, p), and k(z, z) of n centers."""
+
+
+def diagonal(projection: Projection, K: Array) -> Array:
+    """Return the diagonal of K M Kᵀ, shape (n,), for K = k(x, Z), shape (n, p)."""
+    out = projection.engine.empty((len(K),))
+    for rows in cuts(len(K), MEASURED_COLUMNS):
+        out[rows] = np.einsum("ij,ji->i", K[rows], projection.apply(K[rows].T), dtype=np.float64)
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredRows:
+    """Values of the kernel that the spectrum of an iteration is measured on.
+
+    Attributes:
+        held: k(x, Z) of held-out rows, shape (n, p).
+        centers: k(z, Z) of some centers: training rows that are centers have the largest diagonal values, and held-out
+            rows are never centers.
+        own: k(z, z) of the same centers.
     """
 
-    def __init__(self, expansion: Expansion, projection: ExactProjection, X: Array) -> None:
-        self.n, self.engine = len(X), projection.engine
-        # Training rows that are centers have the largest diagonal values, and held-out rows are never centers.
-        centers = expansion.Z[-MEASURED_CENTERS:]
-        K = self.engine.kernel_values(expansion, np.concatenate([X, centers]))
-        nystrom = projection.nystrom
-        E = self.engine.empty((0, 0)) if nystrom is None else nystrom.eigensystem.vectors
-        self.phi = self.engine.product(K[:, : len(E)], E.astype(K.dtype)).astype(np.float64)
-        A = self.engine.times_lower(K[: self.n], projection.W)
-        # The diagonal of K (K + ε I)⁻¹ K is that of K, less at most ε: centers need no product with W.
-        self.diagonal = np.concatenate([self.engine.row_squares(A), self.engine.diagonal(expansion, centers)])
-        self.gram = self.engine.gram(A).astype(np.float64)
+    held: Array
+    centers: Array
+    own: Array
 
-    def measure(self, nystrom: NystromPreconditioner | None) -> StepSize:
-        """β and λ with a preconditioner of the first eigenpairs, or with none."""
-        q = 0 if nystrom is None else len(nystrom.eigensystem.values)
-        phi = self.phi[:, :q]
-        damped = phi if nystrom is None else phi * nystrom.damping
-        diagonal = self.diagonal - np.einsum("ij,ij->i", damped, phi)
-        held, image = damped[: self.n], phi[: self.n]
-        size = measure(diagonal[: self.n], lambda v: self.gram @ v - held @ (image.T @ v), self.engine)
-        return StepSize(size.beta, size.top, float(np.max(diagonal)))
+    @classmethod
+    def of(cls, expansion: Expansion, X: Array) -> MeasuredRows:
+        """Evaluate the kernel of held-out rows X (n, d), which are centred."""
+        engine, Z = expansion.engine, expansion.Z[-MEASURED_CENTERS:]
+        K = engine.kernel_values(expansion, np.concatenate([X, Z]))
+        return cls(K[: len(X)], K[len(X) :], engine.diagonal(expansion, Z))
 
+    def measure(self, projection: Projection) -> StepSize:
+        """Return β, over the first ``MEASURED_ROWS`` rows, and λ of k(x, Z) M k(Z, x'), with M as it is applied."""
+        engine, K = projection.engine, self.held
 
-def measure_inexact(expansion: Expansion, projection: InexactProjection, X: Array) -> StepSize:
-    """Return β and λ of the kernel K(x, Z) P K(Z, x') over held-out rows X (n, d), which are centred."""
-    K = projection.kernel(projection.engine.values(expansion, X))
-    size = measure(np.diag(K), lambda v: K @ v, projection.engine)
-    centers = projection.diagonal(expansion.block(expansion.Z[-MEASURED_CENTERS:]))
-    return StepSize(size.beta, size.top, max(size.peak, float(np.max(centers))))
+        def matvec(v: Array) -> Array:
+            g = engine.product_t(K, v[:, None].astype(K.dtype))
+            return engine.product(K, projection.apply(g))[:, 0].astype(np.float64)
+
+        size = measure(diagonal(projection, K[:MEASURED_ROWS]), matvec, engine, len(K))
+        return replace(size, peak=max(size.peak, float(np.max(projection.center_diagonal(self.centers, self.own)))))

@@ -18,15 +18,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.defaults import MEASURED_CENTERS
 from streamkern.engine import Engine
 from streamkern.engine.base import CENTER_TILE
 from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.quantised_factor import PANEL, PackedFactor, fitting_lead
 from streamkern.execute.base import Tree
 from streamkern.kernels import Expansion
-from streamkern.precondition.center_projection import jittered_factor
-from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, measure
+from streamkern.precondition.center_projection import diagonal, jittered_factor
+from streamkern.precondition.nystrom import NystromPreconditioner
 from streamkern.types import Array
 
 
@@ -74,6 +73,9 @@ class PackedProjection:
         found = [(v + engine.product(tile.U, change)).astype(g.dtype) for tile, v in zip(tiles, x, strict=True)]
         return np.concatenate(found)
 
+    def center_diagonal(self, K: Array, own: Array) -> Array:
+        return diagonal(self, K)
+
     @cached_property
     def rows(self) -> list[slice]:
         """Tiles of centers. On a device all are one: there the factor is read at once."""
@@ -118,44 +120,3 @@ def project_packed(expansion: Expansion, nystrom: NystromPreconditioner, lead: i
         expansion, nystrom, engine, np.dtype(np.float32), lambda shift: engine.packed_factor(expansion, shift, lead)
     )
     return PackedProjection(W, nystrom, engine, jitter)
-
-
-class PackedKernel:
-    """The kernel K(x, Z) M K(Z, x') of the iteration with a packed factor, over held-out rows X (n, d), centred.
-
-    It is B Bᵀ − Φ Cᵀ − C Φᵀ + Φ (TᵀT + σ_{q+1} Σ⁻²) Φᵀ with B = K(X, Z) Wᵀ, Φ = K(X, Z) U, T = W U and C = B T: so the
-    work of order p² is done once, with the deepest preconditioner, for all preconditioners of one eigensystem.
-    """
-
-    def __init__(self, expansion: Expansion, projection: PackedProjection, X: Array) -> None:
-        self.n, engine = len(X), projection.engine
-        self.engine, U = engine, projection.nystrom.eigensystem.vectors
-        rows = np.concatenate([X, expansion.Z[-MEASURED_CENTERS:]])
-        self.phi, B = engine.empty((len(rows), U.shape[1])), engine.empty((len(rows), expansion.p), np.float32)
-        narrow = U.astype(expansion.dtype)
-        for part in cuts(len(rows), MEASURED_CENTERS):  # a whole K(X, Z) would be the most that the set-up holds
-            K = engine.kernel_values(expansion, rows[part])
-            self.phi[part] = engine.product(K, narrow)
-            B[part] = engine.times_packed(K, projection.W)
-        del K, narrow
-        T = engine.times_packed(U.T, projection.W).T
-        self.inner = engine.product_t(T, T).astype(np.float64)
-        self.cross = engine.product(B, T).astype(np.float64)
-        self.diagonal = engine.row_squares(B)
-        self.gram = engine.gram(B[: self.n]).astype(np.float64)
-
-    def measure(self, nystrom: NystromPreconditioner | None) -> StepSize:
-        """β and λ with a preconditioner of the first eigenpairs."""
-        assert nystrom is not None
-        system = nystrom.eigensystem
-        q = len(system.values)
-        phi, cross, inner = self.phi[:, :q], self.cross[:, :q], self.inner[:q, :q].copy()
-        np.fill_diagonal(inner, np.diag(inner) + system.tail / np.square(system.values))
-        # Φ (S Φᵀ − Cᵀ) − C Φᵀ
-        mixed = phi @ inner - cross
-        diagonal = self.diagonal + np.einsum("ij,ij->i", phi, mixed) - np.einsum("ij,ij->i", cross, phi)
-        held, image, back = phi[: self.n], mixed[: self.n], cross[: self.n]
-        size = measure(
-            diagonal[: self.n], lambda v: self.gram @ v + held @ (image.T @ v) - back @ (held.T @ v), self.engine
-        )
-        return StepSize(size.beta, size.top, float(np.max(diagonal)))

@@ -99,13 +99,15 @@ def with_halved_step(prepared: S, step: float | None) -> S | None:
     return found
 
 
-def measure(diagonal: Array, matvec: Callable[[Array], Array], engine: Engine | None = None) -> StepSize:
+def measure(
+    diagonal: Array, matvec: Callable[[Array], Array], engine: Engine | None = None, n: int | None = None
+) -> StepSize:
     """Return β and λ of a preconditioned kernel over n held-out rows.
 
-    ``diagonal`` (n,) is k_P(x_i, x_i), and ``matvec`` maps v to K_P v. ``NumericalError`` if the kernel is not
-    positive.
+    ``diagonal`` is k_P(x_i, x_i) of all of them, or of some, and ``matvec`` maps v (n,) to K_P v. ``NumericalError`` if
+    the kernel is not positive.
     """
-    n = len(diagonal)
+    n = n or len(diagonal)
     top = (engine or default_engine()).top_eigenvalue(matvec, n)
     beta = float(np.mean(diagonal, dtype=np.float64))
     size = StepSize(beta, top / n, float(np.max(diagonal)))

@@ -36,7 +36,6 @@ from streamkern.defaults import (
     STEPS_PER_RUN_BEYOND_P,
     SUBSAMPLE,
 )
-from streamkern.engine import Engine
 from streamkern.engine.quantised_factor import PackedFactor, factor_bytes
 from streamkern.engine.residuals import residual, weigh
 from streamkern.errors import UsageError, require_counts, require_step
@@ -46,16 +45,15 @@ from streamkern.memory import format_bytes
 from streamkern.precondition.center_projection import (
     ExactProjection,
     InexactProjection,
-    ProjectedKernel,
+    MeasuredRows,
     center_eigensystem,
     jitter_report,
     largest_eigenvalue,
-    measure_inexact,
     measure_unprojected,
     project_exactly,
     project_inexactly,
 )
-from streamkern.precondition.int16_projection import PackedKernel, PackedProjection, packed_lead, project_packed
+from streamkern.precondition.int16_projection import PackedProjection, packed_lead, project_packed
 from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, with_halved_step
 from streamkern.solvers.base import MinibatchIteration, Problem
 from streamkern.solvers.batch_size import average, default_batch, measured_rows, passes_of, share_of, weighted_size
@@ -232,22 +230,24 @@ class EigenPro(Parameters):
                 expected="more centers",
                 remedy='use projection="exact"',
             )
-        W: Array | PackedFactor | None = None
-        n, jitter, bound = len(problem.train), 0.0, 0.0
-        projected: ProjectedKernel | PackedKernel | None = None
+        n = len(problem.train)
+        made: Any = None
         if kind == "exact":
-            made = factored() if roomy else project_exactly(expansion, nystrom, engine, K)
-            assert made is not None
-            exact, K = replace(made, nystrom=nystrom), None
-            projected, W, jitter = ProjectedKernel(expansion, exact, held), exact.W, exact.jitter
+            made, K = factored() if roomy else project_exactly(expansion, nystrom, engine, K), None
         elif kind == "packed" and nystrom is not None:
-            packed = project_packed(expansion, nystrom, packed_lead(p, problem.memory), engine)
-            projected, W, jitter = PackedKernel(expansion, packed, held), packed.W, packed.jitter
+            made = project_packed(expansion, nystrom, packed_lead(p, problem.memory), engine)
+        measured = None if kind == "delayed" else MeasuredRows.of(expansion, held)
         while True:
-            if projected is not None:
-                size = projected.measure(nystrom)
+            projection: Any
+            if made is not None:
+                projection = replace(made, nystrom=nystrom)
             else:
-                size, bound = self._measure_iterated(kind, expansion, nystrom, held, engine)
+                assert nystrom is not None  # only the exact projection does without
+                projection = project_inexactly(expansion, nystrom, self.products(kind), engine)
+            if measured is not None:
+                size = measured.measure(projection)
+            else:
+                size = measure_unprojected(expansion, projection.nystrom, held, engine)
             size = weighted_size(size, w, problem)
             batch = self.batch or default_batch(
                 max(size.critical_batch, self.affordable_batch(kind, n, p)), n, problem.lanes, problem.largest_block
@@ -261,17 +261,9 @@ class EigenPro(Parameters):
                 break
             q //= 2
             nystrom = nystrom.truncated(q)
-        return Prepared(kind, s, nystrom, size, batch, W, bound, jitter)
-
-    def _measure_iterated(
-        self, kind: str, expansion: Expansion, nystrom: NystromPreconditioner | None, held: Array, engine: Engine
-    ) -> tuple[StepSize, float]:
-        """Measure β and λ without a factor of K(Z, Z); return them and the bound of the inexact projection."""
-        assert nystrom is not None  # only the exact projection does without
-        projection = project_inexactly(expansion, nystrom, self.products(kind), engine)
-        if kind == "inexact":
-            return measure_inexact(expansion, projection, held), projection.bound
-        return measure_unprojected(expansion, nystrom, held, engine), projection.bound
+        if made is not None:
+            return Prepared(kind, s, nystrom, size, batch, made.W, 0.0, made.jitter)
+        return Prepared(kind, s, nystrom, size, batch, None, projection.bound, 0.0)
 
     def setup(self, problem: Problem, prepared: Prepared | None = None) -> ProjectedIteration | DelayedIteration:
         prepared = prepared or self.prepare(problem)

@@ -14,6 +14,7 @@ import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,7 @@ class Leave(Checkpoints):
 
     after = 20
 
-    def offer(self, checkpoint: Checkpoint, wait: bool = False) -> None:
+    def offer(self, checkpoint: Checkpoint, wait: bool = False, kept: Any = None) -> None:
         """Count."""
         self.after -= 1
         if not self.after:

@@ -90,7 +90,7 @@ def ours(side: str, centers: int, epochs: int, passes_here: int, seed: int, bega
 
             shares = None
 
-            def offer(self, checkpoint: Checkpoint, wait: bool = False) -> None:
+            def offer(self, checkpoint: Checkpoint, wait: bool = False, kept: Any = None) -> None:
                 nonlocal out
                 if checkpoint.position[1] not in looked or checkpoint.swept or (steps and not checkpoint.begun):
                     return

@@ -84,7 +84,6 @@ VERBS: dict[str, Any] = {
     "product": lambda e, k, t: e.product(SPD.astype(t), V.astype(t)),
     "product_t": lambda e, k, t: e.product_t(V.astype(t), W.astype(t)),
     "symmetric_product": lambda e, k, t: e.symmetric_product(_rows_alone(SPD.astype(t)), W.astype(t)),
-    "times_lower": lambda e, k, t: e.times_lower(V.T.astype(t), np.tril(SPD).astype(t)),
     "row_squares": lambda e, k, t: e.row_squares(V.astype(t)),
     "gram": lambda e, k, t: e.gram(V.astype(t)),
     "gram_product": lambda e, k, t: e.gram_product(np.tril(SPD).astype(t), W.astype(t), lower=True),
@@ -123,7 +122,7 @@ def test_threads_and_pickling_change_no_bit(name: str):
     engine = ENGINES[name]()
     with ThreadsExecutor(3) as executor:
         for verb in (
-            "kernel_matrix", "kernel_product", "product", "gram", "kernel_factor", "times_lower", "values",
+            "kernel_matrix", "kernel_product", "product", "gram", "kernel_factor", "values",
             "triangular_solve of many columns",
         ):  # fmt: skip
             alone = VERBS[verb](engine, expansion(engine, np.float32), np.float32)

@@ -76,8 +76,6 @@ def test_a_packed_factor_is_of_the_inverse(name: str, dtype: Any, p: int, lead: 
         found = engine.packed_product(factor, B)
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3 * np.abs(expected).max())
-    square = engine.times_packed(B.T, W)
-    np.testing.assert_allclose(square @ square.T, B.T @ expected, rtol=0, atol=1e-3 * np.abs(B.T @ expected).max())
 
 
 @pytest.mark.parametrize("columns", [1, 3, 32, 37])
@@ -90,7 +88,6 @@ def test_products_are_those_of_the_reference(name: str, p: int, lead: int, colum
     for found, expected in (
         (engine.packed_product(W, B), reference.packed_product(W, B)),
         (engine.packed_product(engine.place(W), B), reference.packed_product(W, B)),
-        (engine.times_packed(B.T, W), reference.times_packed(B.T, W)),
     ):
         np.testing.assert_allclose(found, expected, rtol=0, atol=3e-6 * np.abs(expected).max())
 
@@ -102,7 +99,7 @@ def test_threads_change_no_bit(p: int, lead: int):
         with ThreadsExecutor(threads) as executor:
             engine = HostEngine().bound(executor)
             W = engine.packed_factor(expansion(p, engine), SHIFT, lead)
-            found.append((*W.numbers, W.scales, engine.packed_product(W, B), engine.times_packed(B.T, W)))
+            found.append((*W.numbers, W.scales, engine.packed_product(W, B)))
     for other in found[1:]:
         for a, b in zip(other, found[0], strict=True):
             np.testing.assert_array_equal(a, b)
