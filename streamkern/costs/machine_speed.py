@@ -233,7 +233,7 @@ def _machine() -> list[Any]:
     ]  # fmt: skip
 
 
-def timings(call: Callable[[], Any], clock: Callable[[], float] = time.thread_time) -> list[float]:
+def timings(call: Callable[[], Any], clock: Callable[[], float]) -> list[float]:
     """Return processor seconds of a call, several times, after one that compiles: other processes' work is left out."""
     call()
     found: list[float] = []

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.costs.dry_run import nominal_work
-from streamkern.costs.fit_shape import FitShape, Workers
+from streamkern.costs.fit_shape import FitShape
 from streamkern.costs.footprint import Footprint, footprint, projection
 from streamkern.data.dataset import Dataset
 from streamkern.defaults import (
@@ -213,9 +213,9 @@ class PartitionShape(FitShape):
         return int(np.clip(room // self.each, 1, self.slots)) if self.here else self.slots
 
     @cached_property
-    def workers(self) -> Workers:
-        """Memory of worker processes, which fit leaves."""
-        return Workers({"scatter": self.in_order or self.runs, "thread": self.each})
+    def worker_parts(self) -> dict[str, int]:
+        """Bytes of a worker process, which fits leaves."""
+        return {"scatter": self.in_order or self.runs, "thread": self.each}
 
     @cached_property
     def extra(self) -> int:
