@@ -81,8 +81,6 @@ CALIBRATION_VALUES_PER_OUTPUT, JOINT_CALIBRATION_VALUES_PER_OUTPUT = 14, 11
 """Numbers in float64 for each output of a held-out row while a model, or the leaves of a partition, are calibrated."""
 ASSUMED_OUTPUTS = 16
 """Outputs assumed before the labels are known; they take little memory compared with the centers."""
-ENCODED_BUDGET_DIVISOR = 16
-"""Encoded rows are kept for all leaves if they take up to this part of the budget; else each leaf encodes its own."""
 
 # -------------------------------------------------------------------------------------- Columns and their steps (ADR 8)
 

@@ -128,10 +128,9 @@ class PartitionFit(TrainingRows):
         """The trials for one kernel of all leaves, or None."""
         return self.shape.shared_search
 
-    def functions(self, models: list[KernelMachine | None], width: float | None = None) -> LeafBasis:
+    def functions(self, models: list[KernelMachine | None]) -> LeafBasis:
         """The functions of all leaves, without fingerprints, for which every center is hashed."""
-        leaves = Leaves(models, self.constants, ())
-        return LeafBasis(self.grown.tree, leaves, self.blend if width is None else width, self.dtype)
+        return LeafBasis(self.grown.tree, Leaves(models, self.constants, ()), self.blend, self.dtype)
 
     @cached_property
     def fitted(self) -> Fitted:
@@ -274,8 +273,7 @@ def _center_rows(fit: PartitionFit) -> None:
 def _open_rows(fit: PartitionFit) -> None:
     release_free_memory()
     assembly = Assembly(fit.data.plain(), fit.encoding, 0.0, fit.dtype)
-    opened = RowsOfLeaves(assembly, fit.executor, fit.runner, fit.folder, fit.shape.budget)
-    fit.rows_of_leaves = fit.held.enter_context(opened)
+    fit.rows_of_leaves = fit.held.enter_context(RowsOfLeaves(assembly, fit.executor, fit.runner, fit.folder))
 
 
 def _grow(fit: PartitionFit) -> GrownTree:

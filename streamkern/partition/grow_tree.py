@@ -180,7 +180,7 @@ class TreeBuilder:
         grown = GrownTree(CutTree.of(d), np.array([n], dtype=np.int64), np.zeros(1, dtype=bool))
         if self.partition.by is not None:
             grown = keep("level-by", grown.tree, partial(self._by, self.partition.by))
-        elif not self.single:
+        elif self._chosen(grown):  # else all rows are one leaf
             grown = keep("level-sample", grown.tree, partial(self._from_sample, grown))
             if self._left_open(grown):
                 assert self.count is not None
@@ -195,12 +195,6 @@ class TreeBuilder:
     def overlap(self) -> float:
         """Share of the rows at a cut that both sides get."""
         return self.partition.overlap_at_cut(self.assembly.dataset.base_rows)
-
-    @property
-    def single(self) -> bool:
-        """True if all rows are one leaf."""
-        n = self.assembly.dataset.base_rows
-        return not self._chosen(GrownTree(CutTree.of(1), np.array([n], dtype=np.int64), np.zeros(1, dtype=bool)))
 
     def _left_open(self, grown: GrownTree) -> bool:
         """Does the sample see nothing more to be cut, with all rows yet to be counted?"""

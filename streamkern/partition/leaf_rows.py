@@ -1,7 +1,5 @@
 """The rows of a leaf in memory, encoded: by their ids where all rows are in memory, else from runs on the disk.
 
-Rows in memory are encoded once for all leaves where that takes little of the budget, or for each leaf anew.
-
 Where rows are stored, reading those of one leaf would decode every chunk. So they are scattered once: each run holds
 the encoded rows of some neighbouring blocks, ordered by leaf, with their digests, and appears under its name when it is
 whole. The rows of a leaf are one slice of every run. The runs of an interrupted scatter are kept.
@@ -55,50 +53,33 @@ class LeafRows(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class LeafIds:
-    """Rows of a source in memory, encoded or to be assembled, and the ascending places or ids of each leaf's."""
+    """Rows of a source in memory, and the ascending ids of each leaf's."""
 
-    rows: Leaf | Assembly
+    assembly: Assembly
     ids: tuple[IntArray, ...]
 
     @classmethod
-    def of(cls, assembly: Assembly, tree: CutTree, executor: Executor, keep: bool) -> LeafIds:
-        """Sweep once over the rows: 8 bytes for each are kept, and with ``keep`` the encoded rows."""
-        (pieces,) = sweep(executor, ScanWork(routed_scan(assembly), _Routed(tree, keep)))
+    def of(cls, assembly: Assembly, tree: CutTree, executor: Executor) -> LeafIds:
+        """Sweep once over the rows: 8 bytes for each are kept."""
+        (pieces,) = sweep(executor, ScanWork(routed_scan(assembly), _RoutedIds(tree)))
         ids: list[list[IntArray]] = [[np.empty(0, dtype=np.int64)] for _ in range(tree.leaves)]
-        before, found = 0, list(pieces)
-        for routed, block in found:
-            for leaf, some in routed:
-                ids[leaf].append(before + some if keep else block[some])
-            before += len(block.X) if keep else len(block)
-        every = tuple(map(np.concatenate, ids))
-        if not keep:
-            return cls(assembly, every)
-        weighted = found[0][1].w is not None
-        X, y = (np.concatenate([block[k] for _, block in found]) for k in range(2))
-        return cls(Leaf(X, y, np.concatenate([block.w for _, block in found]) if weighted else None), every)
+        for leaf, some in pieces:
+            ids[leaf].append(some)
+        return cls(assembly, tuple(map(np.concatenate, ids)))
 
     def read(self, leaf: int) -> Leaf:
-        at = self.ids[leaf]
-        if isinstance(self.rows, Leaf):
-            rows = self.rows
-            return Leaf(rows.X[at], rows.y[at], None if rows.w is None else rows.w[at])
         with ThreadsExecutor(1) as executor:
-            X, y, w = gather_weighted(executor, self.rows, at)
+            X, y, w = gather_weighted(executor, self.assembly, self.ids[leaf])
         assert y is not None
         return Leaf(X, y, w)
 
 
 @dataclass(frozen=True, eq=False)
-class _Routed:
+class _RoutedIds:
     tree: CutTree
-    keep: bool
 
     def __call__(self, block: Block, state: Any) -> Parts:
-        routed = list(self.tree.training(block.X, block.w))
-        if not self.keep:
-            return (Stack(((routed, block.ids),)),)
-        assert block.y is not None
-        return (Stack(((routed, Leaf(block.X, block.y, block.w)),)),)
+        return (Stack((leaf, block.ids[rows]) for leaf, rows in self.tree.training(block.X, block.w)),)
 
 
 @serializable_as("Prints")

@@ -18,7 +18,6 @@ from streamkern.fitting.stage import Runner
 from streamkern.memory import release_free_memory
 from streamkern.models.cut_tree import CutTree
 from streamkern.partition.leaf_rows import LeafFingerprints, LeafIds, LeafRows, LeafRuns
-from streamkern.partition.partition_shape import encoded_bytes
 from streamkern.storage.value_digest import digest
 
 
@@ -30,7 +29,6 @@ class RowsOfLeaves:
     executor: Executor
     runner: Runner
     folder: Path | None
-    budget: int
     _known: dict[str, LeafFingerprints] = field(default_factory=dict, init=False)
     _scattered: tuple[str, LeafRuns] | None = field(default=None, init=False)
     _temporary: tempfile.TemporaryDirectory[str] | None = field(default=None, init=False)
@@ -71,8 +69,7 @@ class RowsOfLeaves:
 
     def rows(self, tree: CutTree) -> LeafRows:
         if not self.stored:
-            keep = encoded_bytes(self.assembly.dataset, self.assembly.dtype.itemsize, self.budget) > 0
-            return LeafIds.of(self.assembly, tree, self.executor, keep)
+            return LeafIds.of(self.assembly, tree, self.executor)
         if self._scattered is None or self._scattered[0] != tree.fingerprint:
             return self.runner.keep("scatter", None, lambda: self._runs(tree))
         return self._scattered[1]

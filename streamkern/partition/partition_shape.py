@@ -14,7 +14,6 @@ from streamkern.costs.fit_shape import FitShape
 from streamkern.costs.footprint import Footprint, footprint, projection
 from streamkern.data.dataset import Dataset
 from streamkern.defaults import (
-    ENCODED_BUDGET_DIVISOR,
     LIBRARY_BYTES,
     MAX_LEAF_SEARCH_WORK_RATIO,
     MAX_SHARED_SEARCH_WORK_RATIO,
@@ -61,12 +60,6 @@ class ShapedRows(Source):
 
     def where(self, chunk: int) -> str:
         return "a leaf"
-
-
-def encoded_bytes(data: Dataset, itemsize: int, budget: int) -> int:
-    """Bytes of all encoded rows, where they are kept in memory while leaves are trained; or 0."""
-    size = data.base_rows * (data.n_features * itemsize + 8 * likely_outputs(data))
-    return size if data.source.in_memory and size <= budget // ENCODED_BUDGET_DIVISOR else 0
 
 
 def leaf_shape(
@@ -122,24 +115,17 @@ class PartitionShape(FitShape):
     one_kernel: bool = False
 
     @classmethod
-    def of(
-        cls, recipe: Recipe, rows: Dataset, leaves: int, n: int, *, on: Callable[[Dataset], Recipe], **how: Any
-    ) -> PartitionShape:
-        """The shape of so many leaves, of n rows at most; ``how`` are further fields."""
-        return cls(
-            rows, 1, likely_outputs(rows), Direct(), lanes=recipe.lanes, itemsize=np.dtype(recipe.dtype).itemsize,
-            learning_bytes=learning_bytes(recipe.train, preprocessing_steps(recipe)), recipe=recipe, on=on,
-            leaves=leaves, leaf_rows=n, **how,
-        )  # fmt: skip
-
-    @classmethod
-    def before_rows(cls, recipe: Recipe, **how: Any) -> PartitionShape:
-        """The shape that is expected before rows are read."""
+    def before_rows(cls, recipe: Recipe, *, on: Callable[[Dataset], Recipe], **how: Any) -> PartitionShape:
+        """The shape that is expected before rows are read; ``how`` are further fields."""
         rows, champion = planned_rows(recipe), champion_of(recipe.partition)
         leaves, n = recipe.partition.expected(rows.base_rows)
         few = n <= MIN_FULL_KERNEL_ROWS if champion is None else "ridge" in champion.metadata["partition"]
         few = few or recipe.train.roles is not None  # a leaf does not know its rows' times and groups
-        return cls.of(recipe, rows, leaves, n, one_kernel=few, **how)
+        return cls(
+            rows, 1, likely_outputs(rows), Direct(), lanes=recipe.lanes, itemsize=np.dtype(recipe.dtype).itemsize,
+            learning_bytes=learning_bytes(recipe.train, preprocessing_steps(recipe)), recipe=recipe, on=on,
+            leaves=leaves, leaf_rows=n, one_kernel=few, **how,
+        )  # fmt: skip
 
     def footprint(self, stages: Sequence[Stage]) -> Footprint:
         """The memory of its stages; PlanRefusedError has the remedy."""
@@ -201,10 +187,8 @@ class PartitionShape(FitShape):
 
     @cached_property
     def in_order(self) -> int:
-        """Bytes of the ids of rows in memory, in the order of their leaves, with the encoded rows that are kept."""
-        if not self.dataset.source.in_memory:
-            return 0
-        return 24 * self.dataset.base_rows + 2 * encoded_bytes(self.dataset, self.itemsize, self.budget)
+        """Bytes of the ids of rows in memory, in the order of their leaves."""
+        return 24 * self.dataset.base_rows if self.dataset.source.in_memory else 0
 
     @cached_property
     def at_once(self) -> int:

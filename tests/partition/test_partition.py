@@ -272,15 +272,14 @@ def test_cuts_by_the_sample_and_by_counts_are_near_the_median(
     assert (np.abs(counts / 2250 - 1) < 0.06).all()
 
 
-@pytest.mark.parametrize("keep", [True, False])
-def test_rows_of_leaves_are_the_same_by_ids_and_from_the_disk(keep: bool, tmp_path: Path):
+def test_rows_of_leaves_are_the_same_by_ids_and_from_the_disk(tmp_path: Path):
     X, y = table(3000)
     codes = (y > 0).astype(np.int64)
     w = np.random.default_rng(0).uniform(0.5, 2, 3000)
     data = sk.from_arrays(X, codes, sample_weight=w)
     assembly, tree = Assembly(data, Classes(np.arange(2))), CutTree.of(D).grown(0, np.eye(D)[0], (-0.1, 0, 0.1))
     with ThreadsExecutor(2) as executor:
-        here = LeafIds.of(assembly, tree, executor, keep)
+        here = LeafIds.of(assembly, tree, executor)
         there = LeafRuns.of(assembly, tree, executor, tmp_path / "rows")
         for leaf, kept in enumerate((X[:, 0] < 0.1, X[:, 0] >= -0.1)):
             for rows in (pickle.loads(pickle.dumps(here)).read(leaf), pickle.loads(pickle.dumps(there)).read(leaf)):
