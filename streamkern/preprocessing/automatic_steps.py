@@ -44,7 +44,6 @@ from streamkern.preprocessing.category_steps import (
 )
 from streamkern.preprocessing.steps import (
     Contribution,
-    RowPieces,
     Standardise,
     Step,
     SweepStep,
@@ -94,7 +93,7 @@ class Quantile(_Sampled):
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
         assert sums is not None
-        X = np.concatenate(sums[0].pieces)
+        X = np.concatenate(sums[0])
         chosen = _of_kind(dataset, ("number",), self.columns, "Quantile(columns=...)")
         return _curves(X, dataset.n_features, chosen, self.knots)
 
@@ -144,7 +143,7 @@ class JoinQuantiles(_Sampled):
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
         assert sums is not None
-        X = np.concatenate(sums[0].pieces)
+        X = np.concatenate(sums[0])
         columns = appended_columns(X, range(X.shape[1])).quantiles if units_differ(X) else []
         return (_curves(X, X.shape[1], columns, QUANTILE_KNOTS, kept=True),) if columns else ()
 
@@ -173,7 +172,7 @@ class Auto(SweepStep):
         assert sums is not None
         n, gaps, pieces, seen, labels = sums
         schema, d = _kinds(dataset), dataset.n_features
-        X = np.concatenate(pieces.pieces)
+        X = np.concatenate(pieces)
         kinds = [column.kind for column in schema.columns]
         values, marked, dropped = np.full(d, np.nan), [], set[int]()
         parts: dict[int, tuple[str, ...]] = {}
@@ -309,7 +308,7 @@ class TableSums:
             found = set(raw.y.tolist()) if raw.y.ndim == 1 else None  # no means for several labels a row
             labels = found if found is not None and len(found) <= MAX_CLASSES_OF_MEANS else None
         gaps = np.isnan(X).sum(axis=0)
-        return len(X), gaps, RowPieces((X[taken].copy(),)), *self.seen(block, state), _Labels(labels)
+        return len(X), gaps, (X[taken].copy(),), *self.seen(block, state), _Labels(labels)
 
 
 class _Labels:

@@ -12,14 +12,17 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from streamkern.data.chunk_cache import reading_bytes
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode, TargetMeans
 from streamkern.data.row_order import RawRows
 from streamkern.data.statistics import Statistics
 from streamkern.data.transforms import ExpectedWidth, Fill, Project, Transform, UnitRows
 from streamkern.defaults import MAX_COMPONENTS, MEDIAN_BYTES, MIN_EFFECTIVE_SHARE
-from streamkern.errors import DataError, UsageError, require_counts, require_finite, require_types
+from streamkern.errors import DataError, StreamkernError, UsageError, require_counts, require_finite, require_types
+from streamkern.memory import check_memory
 from streamkern.rng import Draw
+from streamkern.sources.base import Source
 from streamkern.sources.format_rules import positions
 from streamkern.types import Array, IntArray, Parameters
 
@@ -284,7 +287,7 @@ class Impute(Parameters):
             count, values, n = total.count, total.mean, total.rows
         else:
             assert sums is not None
-            X = np.concatenate(sums[0].pieces)
+            X = np.concatenate(sums[0])
             count, n = (~np.isnan(X)).sum(axis=0), np.full(dataset.n_features, len(X))
             values = np.array([np.median(x[~np.isnan(x)]) if n else 0.0 for x, n in zip(X.T, count, strict=True)])
         if self.policy != "constant" and not count[chosen].all():
@@ -343,19 +346,9 @@ def sum_present(block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
         return (PresentValues(count, pivot + centred.sum(axis=0) / np.maximum(count, 1), np.full(X.shape[1], len(X))),)
 
 
-class RowPieces:
-    """Arrays of rows, of shape (b, d); adding joins them."""
-
-    def __init__(self, pieces: tuple[Array, ...]) -> None:
-        self.pieces = pieces
-
-    def __add__(self, other: RowPieces) -> RowPieces:
-        return RowPieces(self.pieces + other.pieces)
-
-
 def unchanged_rows(block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
-    """Return the rows of a block."""
-    return (RowPieces((block[0].X.astype(np.float64),)),)
+    """Return the rows of a block in a tuple, which adding joins."""
+    return ((block[0].X.astype(np.float64),),)
 
 
 def category_positions(dataset: Dataset) -> tuple[int, ...]:
@@ -416,6 +409,17 @@ def require_steps(steps: Any, where: str) -> None:
     raise UsageError(
         f"preprocess is {steps!r}.", where=where, expected='"auto", or steps: (sk.Impute("mean"), sk.Standardise())'
     )
+
+
+def first_chunk(source: Source) -> Array | None:
+    """Return the features of the first chunk; None without chunks, or if a run will fail to read it, and say so."""
+    if len(source.bounds) < 2:
+        return None
+    try:
+        check_memory(reading_bytes(source, 1), source.where(0))
+        return source.read(0).X
+    except StreamkernError:
+        return None
 
 
 def with_expected_width(dataset: Dataset, steps: Sequence[Step]) -> Dataset:
