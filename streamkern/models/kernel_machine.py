@@ -433,10 +433,6 @@ class KernelMachine(CalibratedModel):
         }
         return arrays | stored | fitted | numbers, metadata
 
-    def _functions(self) -> tuple[Basis, Array]:
-        """The basis functions are of rows minus a center point, shape (d,)."""
-        return self._basis(), self._center()
-
     def _basis(self) -> Basis:
         center = self._center()
         if not isinstance(self.Z, np.ndarray):
@@ -594,10 +590,14 @@ def _evaluated(
     bad = finite_rows(outputs) if bad < 0 else bad
     if bad >= 0:
         raise unusable_row_error(dataset, block.X[bad], int(block.ids[bad]), None if stored is None else stored[bad])
+    return decoded(outputs, encoding)
+
+
+def decoded(outputs: Array, encoding: Encoding) -> Array:
+    """Return outputs (n, c) in stored units; with those for the scales of intervals, (n, 2c), which have no unit."""
     if not isinstance(encoding, Continuous):
         return outputs
     c = encoding.outputs
     if outputs.shape[1] == c:
         return encoding.decode(outputs)
-    # With intervals: outputs are decoded; those for the scales have no unit.
     return np.concatenate([encoding.decode(np.ascontiguousarray(outputs[:, :c])), outputs[:, c:]], axis=1)

@@ -559,9 +559,4 @@ def _importances(models: list[KernelMachine | None], rows: Array, features: Feat
             total += n * np.array(model.metadata["metric"]["importances"])
             mass += n
     share = total / mass if mass else np.full(d, 1.0 / d)
-    return {
-        "kind": "by leaf", "round": 0, "history": [], "importances": share.tolist(),
-        "columns": None if features.names is None else list(features.names),
-        "stored": None if features.stored_names is None else list(features.stored_names),
-        "by_column": features.by_column(share).tolist(),
-    }  # fmt: skip
+    return {"kind": "by leaf", "round": 0, "history": [], **features.summary(share)}
