@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -364,11 +365,6 @@ class _Rows:
         return self
 
 
-@dataclass(frozen=True)
-class _Encoding:
-    outputs: int
-
-
 class _Stream:
     def __init__(self, problem: ShapeProblem, batch: int, chances: Array | None = None) -> None:
         self.problem, self.lanes = problem, problem.lanes
@@ -427,7 +423,7 @@ class ShapeProblem(Problem):
     @classmethod
     def of(cls, size: ProblemSize, engine: MeterEngine, run: Any) -> ShapeProblem:
         given: Any = _Rows(size.n, size.weighted)
-        outputs: Any = _Encoding(size.outputs)
+        outputs: Any = SimpleNamespace(outputs=size.outputs)
         nobody: Any = None
         p = 0 if size.features is not None and not size.features.needs_centers else size.p
         rows = 0 if size.stored else p

@@ -130,10 +130,3 @@ def projected_again(shape: FitShape, listed: tuple[Stage, ...], rows: Dataset, o
     held_out_rows = 0 if shape.calibration is None else shape.calibration.rows
     made = shape_of(shape.recipe, rows, outputs, held_out_rows, search=shape.search, **how)
     return footprint(made, listed)
-
-
-def project_memory(recipe: Recipe, budget: int, baseline: int, held_out_rows: int, **how: Any) -> Footprint:
-    """Project the memory of a fit from its recipe; PlanRefusedError has the remedy where it cannot fit."""
-    share = how.pop("share", None)
-    shape, listed = planned_shape(recipe, held_out_rows, share, budget=budget, baseline=baseline, **how)
-    return footprint(shape, listed)

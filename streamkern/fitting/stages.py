@@ -49,7 +49,7 @@ from streamkern.selection.kernel_search import (
     Search,
     choose_kernel,
     default_kernel,
-    ridge_under_weights,
+    with_ridge,
 )
 from streamkern.selection.learned_metric import Metric, learn_metric
 from streamkern.solvers.base import Iteration, Problem
@@ -249,7 +249,8 @@ METRIC = Stage(
 
 def _weigh_ridge(fit: Fit) -> None:
     if fit.choice is None and described_weights(fit.data):
-        fit.recipe = replace(fit.recipe, solver=ridge_under_weights(fit.recipe.solver, fit.data.base_rows))
+        # Without a ridge weights of classes would not count.
+        fit.recipe = replace(fit.recipe, solver=with_ridge(fit.recipe.solver, 1 / fit.data.base_rows))
 
 
 # ----------------------------------------------------------------------------------------- rows as the solver sees them

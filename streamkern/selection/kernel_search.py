@@ -320,11 +320,6 @@ def with_ridge(given: Solver, ridge: float) -> Solver:
     return given
 
 
-def ridge_under_weights(given: Solver, rows: int) -> Solver:
-    """Return the solver with the ridge 1/n, if its own is the default, so that weights of classes count."""
-    return with_ridge(given, 1 / rows)
-
-
 def max_rows_as_centers(rows: int, d: int, budget: int) -> int:
     """Return the rows that are all centers by default, at most."""
     return min(MAX_ROWS_AS_CENTERS, _center_limit(rows, d, budget))
