@@ -227,7 +227,7 @@ def test_sets_hold_each_class_as_often_as_they_say(tmp_path):
         loaded.calibration, sets=replace(loaded.calibration.sets, starts=np.array([0, 5, 2, 9]))
     )
     saved = loaded.save(tmp_path / "damaged.zarr")
-    with pytest.raises(sk.errors.ModelFormatError, match="ascending"):
+    with pytest.raises(sk.errors.ModelFormatError, match="probabilities"):
         sk.load_model(saved)
 
 

@@ -32,6 +32,7 @@ from streamkern.defaults import (
 )
 from streamkern.engine.operation_counts import Operations
 from streamkern.evaluation.metrics import ranks_bytes
+from streamkern.evaluation.score import EVALUATION_BLOCK_ROWS
 from streamkern.kernels import FeatureMap
 from streamkern.kernels.stored_centers import TILE_ROWS
 from streamkern.solvers.base import Solver, ahead_bytes, row_bytes
@@ -85,7 +86,6 @@ class FitShape:
         slots: threads; ``lanes`` are blocks of a step.
         centers_bytes: of choosing the centers at its peak, beyond reading rows.
         learning_bytes: of preprocessing, for the rows it learns from.
-        model_rows: rows in a block of an evaluation.
         stored_centers: whether the centers stay where the rows are stored, and a tile of them is held.
         overlaps: as for ``ProblemSize``; so are ``better`` and ``all_rows_are_centers``.
         search: a ``Search`` for a kernel, an ``AGOP`` for a metric, or None.
@@ -105,7 +105,6 @@ class FitShape:
     validate: bool = False
     centers_bytes: int = 0
     learning_bytes: int = 0
-    model_rows: int = 1024
     stored_centers: bool = False
     features: FeatureMap | None = None
     overlaps: bool | None = None
@@ -194,7 +193,7 @@ class FitShape:
 
     @cached_property
     def cost_estimate(self) -> CostEstimate:
-        return CostEstimate(self.solver, self.size, self.model_rows)
+        return CostEstimate(self.solver, self.size)
 
     @property
     def takes(self) -> MemoryEstimate:
@@ -204,7 +203,7 @@ class FitShape:
     @cached_property
     def extra(self) -> int:
         """Bytes that training adds where data make the solver try a better solve."""
-        better = CostEstimate(self.solver, replace(self.size, better=True), self.model_rows)
+        better = CostEstimate(self.solver, replace(self.size, better=True))
         return max(0, better.memory.training - self.takes.training)
 
     @property
@@ -246,13 +245,13 @@ class FitShape:
     @cached_property
     def evaluation(self) -> int:
         """Bytes of evaluating a model block by block."""
-        rows = self.takes.evaluation + min(self.model_rows, self.chunk_rows) * self._row
+        rows = self.takes.evaluation + min(EVALUATION_BLOCK_ROWS, self.chunk_rows) * self._row
         return self.swept + self.slots * rows
 
     @cached_property
     def scored(self) -> int:
         """Bytes of metrics: a sample of predictions, and ranks of outputs in the sums of an evaluation."""
-        sums = sums_in_flight(self.slots, -(-self.stored_rows // self.model_rows) or 1) + 2 * self.slots
+        sums = sums_in_flight(self.slots, -(-self.stored_rows // EVALUATION_BLOCK_ROWS) or 1) + 2 * self.slots
         copies = 6  # of targets and outputs of a sample: in pieces, joined, and decoded
         details = copies * min(MAX_SAMPLED_ROWS, self.stored_rows) * self.outputs * 8
         return details + ranks_bytes(self.stored_rows, self.outputs) * sums
@@ -305,7 +304,7 @@ class FitShape:
         """Bytes of each thread's rows before and after the widest of the transforms."""
         if not self.dataset.transforms:
             return 0
-        longest = min(max(_GATHER_ROWS, self.model_rows, -(-self.batch // self.lanes)), self.chunk_rows)
+        longest = min(max(_GATHER_ROWS, EVALUATION_BLOCK_ROWS, -(-self.batch // self.lanes)), self.chunk_rows)
         return 2 * longest * self.dataset._widest * 8
 
     @cached_property

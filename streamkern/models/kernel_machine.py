@@ -63,7 +63,6 @@ from streamkern.types import Array
 from streamkern.user_code_digest import described
 
 KIND = "KernelMachine"
-_BLOCK_ROWS = 1024
 _TASK_ROWS = 1 << 16
 
 R = TypeVar("R")
@@ -385,14 +384,14 @@ class KernelMachine(CalibratedModel):
         assembly = self._with_target(self.dataset(X, y))
         with ThreadsExecutor() if executor is None else nullcontext(executor) as running:
             return score(
-                running, assembly, self._basis(), self.weights, _BLOCK_ROWS, all_metrics=True,
+                running, assembly, self._basis(), self.weights, all_metrics=True,
                 calibration=self.calibration,
             )  # fmt: skip
 
     def _score_in_detail(self, dataset: Dataset, executor: Executor) -> ScoreResult:
         """``score``, and the details for a report, from one sweep over the rows."""
         assembly = self._with_target(self.dataset(dataset))
-        return score_in_detail(executor, assembly, self._basis(), self.weights, _BLOCK_ROWS, self.calibration)
+        return score_in_detail(executor, assembly, self._basis(), self.weights, self.calibration)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the model as a zarr group with JSON attributes, replacing any model at this path.
