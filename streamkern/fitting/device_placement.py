@@ -37,7 +37,9 @@ def device_for(recipe: Any, name: str) -> Device | None:
         why = f"{recipe.solver.to_json()['name']} is"
     elif recipe.centers is not None and recipe.centers.stored:
         why = "centers that are read from storage are"
-    if name == "auto" and (why is not None or _terms(recipe) < MIN_DEVICE_TERMS):
+    p = 0 if recipe.centers is None else recipe.centers.count(recipe.train)
+    terms = float(len(recipe.train)) * float(p) * float(recipe.train.n_features)  # of the inner products of a pass
+    if name == "auto" and (why is not None or terms < MIN_DEVICE_TERMS):
         return None
     if why is None:
         return get_device(name)
@@ -47,13 +49,6 @@ def device_for(recipe: Any, name: str) -> Device | None:
         expected="one model with a kernel at centers in memory",
         remedy='use --device auto or cpu (sk.Resources(device="auto"))',
     )
-
-
-def _terms(recipe: Any) -> float:
-    """Rows × centers × columns of a pass: terms of the inner products."""
-    p = 0 if recipe.centers is None else recipe.centers.count(recipe.train)
-    rows, columns = len(recipe.train), recipe.train.n_features
-    return float(rows) * float(p) * float(columns)
 
 
 def lanes_on(device: Device | None, here: bool, lanes: int) -> int:

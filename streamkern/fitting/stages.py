@@ -205,10 +205,6 @@ def _learns_metric(fit: Fit | FitShape) -> bool:
     return fit.recipe.metric is not None and fit.choice is None
 
 
-def _searching(shape: FitShape) -> int:
-    return shape.searching
-
-
 def _search_work(shape: FitShape) -> StageWork:
     return search_work(shape, shape.search, shape.size)
 
@@ -233,7 +229,7 @@ KERNEL = Stage(
     why=lambda shape: (shape.search.text(),),
     key=lambda fit: _sample_key(fit, asdict(fit.search)),
     when=_chooses_kernel,
-    memory=_searching,
+    memory=lambda shape: shape.searching,
     work=_search_work,
 )  # fmt: skip
 
@@ -242,7 +238,7 @@ METRIC = Stage(
     why=_metric_reason,
     key=lambda fit: _sample_key(fit, described(fit.recipe.metric), described(_sample_problem(fit).kernel)),
     when=_learns_metric,
-    memory=_searching,
+    memory=lambda shape: shape.searching,
     work=_search_work,
 )  # fmt: skip
 

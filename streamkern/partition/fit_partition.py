@@ -273,7 +273,8 @@ def _center_rows(fit: PartitionFit) -> None:
 def _open_rows(fit: PartitionFit) -> None:
     release_free_memory()
     assembly = Assembly(fit.data.plain(), fit.encoding, 0.0, fit.dtype)
-    fit.rows_of_leaves = fit.held.enter_context(RowsOfLeaves(assembly, fit.executor, fit.runner, fit.folder))
+    fit.rows_of_leaves = RowsOfLeaves(assembly, fit.executor, fit.runner, fit.folder)
+    fit.held.push(fit.rows_of_leaves.close)
 
 
 def _grow(fit: PartitionFit) -> GrownTree:

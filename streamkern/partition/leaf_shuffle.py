@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from streamkern.data.row_order import Assembly
@@ -33,12 +32,8 @@ class RowsOfLeaves:
     _scattered: tuple[str, LeafRuns] | None = field(default=None, init=False)
     _temporary: tempfile.TemporaryDirectory[str] | None = field(default=None, init=False)
 
-    def __enter__(self) -> RowsOfLeaves:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self, kind: type[BaseException] | None, *error: Any) -> None:
+        """Delete the rows; the callback of an ``ExitStack``."""
         if self._temporary is not None:
             self._temporary.cleanup()
         elif kind is None and self.folder is not None:  # after an error they are gone on with

@@ -62,40 +62,6 @@ class ShapedRows(Source):
         return "a leaf"
 
 
-def leaf_shape(
-    recipe: Recipe,
-    on: Callable[[Dataset], Recipe],
-    rows: Dataset,
-    n: int,
-    *,
-    budget: int,
-    baseline: int,
-    leaves: int = 0,
-    own: bool = True,
-) -> tuple[FitShape, Footprint]:
-    """The shape of the fit of a leaf of n rows in one thread, and its memory; PlanRefusedError has the remedy.
-
-    ``on`` gives the leaf's recipe on its rows. With a number of ``leaves``, rows are left out for the probabilities or
-    intervals of them all.
-    """
-    shapes, outputs = shaped_rows(recipe, rows, n), likely_outputs(rows)
-    leaf, _ = resolve_solver(on(shapes), budget, threads=1)
-    held_out_rows = held_out_rows_of_leaf(leaf.task, leaves, outputs) if leaves else 0
-    listed = (*stages_of_model(leaf), EVALUATE)
-    made = shape_of(leaf, shapes, outputs, held_out_rows, budget=budget, baseline=baseline, slots=1, overlaps=False)
-    fits = footprint(made, listed)
-    searched = with_search(made, MAX_LEAF_SEARCH_WORK_RATIO) if own else made
-    return searched, fits if searched is made else footprint(searched, listed)
-
-
-def shaped_rows(recipe: Recipe, rows: Dataset, n: int) -> Dataset:
-    """N rows of a leaf, of shapes."""
-    target, shown = rows.target, Target("target", np.dtype(np.int64))
-    if recipe.task == "regression":
-        shown = Target("target", np.dtype(np.float64), (1 if target is None else target.width,))
-    return Dataset(ShapedRows(n, rows.n_features, np.dtype(recipe.dtype), shown))
-
-
 @dataclass(frozen=True, eq=False)
 class PartitionShape(FitShape):
     """The shape of a partition: of all rows, which are gone over, and of the fit of its largest leaf.
@@ -152,7 +118,7 @@ class PartitionShape(FitShape):
     @cached_property
     def models(self) -> int:
         """Bytes of the models of all leaves."""
-        p = self.on(shaped_rows(self.recipe, self.dataset, self.leaf_rows)).centers.count(self.dataset)
+        p = self.on(self._rows_of_leaf).centers.count(self.dataset)
         return int(self.leaves * p * (self.dataset.n_features + self.outputs) * self.itemsize)
 
     @property
@@ -160,13 +126,35 @@ class PartitionShape(FitShape):
         copies = 3  # while they are brought together from memory: in pieces, joined, in order
         return copies * self.leaf_rows * self.row
 
+    @property
+    def _rows_of_leaf(self) -> Dataset:
+        """Rows of the largest leaf, of shapes."""
+        rows, shown = self.dataset, Target("target", np.dtype(np.int64))
+        if self.recipe.task == "regression":
+            shown = Target("target", np.dtype(np.float64), (1 if rows.target is None else rows.target.width,))
+        return Dataset(ShapedRows(self.leaf_rows, rows.n_features, np.dtype(self.recipe.dtype), shown))
+
+    def _fit_of_leaf(self, held: int, leaves: int, own: bool) -> tuple[FitShape, Footprint]:
+        """The shape of the fit of the largest leaf in one thread, and its memory; PlanRefusedError has the remedy.
+
+        With a number of ``leaves``, rows are left out for the probabilities or intervals of them all; ``own`` says that
+        it searches for a kernel.
+        """
+        rows, outputs = self._rows_of_leaf, likely_outputs(self.dataset)
+        leaf, _ = resolve_solver(self.on(rows), self.budget, threads=1)
+        held_out_rows = held_out_rows_of_leaf(leaf.task, leaves, outputs) if leaves else 0
+        listed, baseline = (*stages_of_model(leaf), EVALUATE), self.baseline + held
+        made = shape_of(
+            leaf, rows, outputs, held_out_rows, budget=self.budget, baseline=baseline, slots=1, overlaps=False
+        )
+        fits = footprint(made, listed)
+        searched = with_search(made, MAX_LEAF_SEARCH_WORK_RATIO) if own else made
+        return searched, fits if searched is made else footprint(searched, listed)
+
     @cached_property
     def largest(self) -> tuple[FitShape, Footprint]:
         """The shape of the fit of the largest leaf, and its memory."""
-        return leaf_shape(
-            self.recipe, self.on, self.dataset, self.leaf_rows, budget=self.budget,
-            baseline=self.baseline + self.models + self._taken, leaves=self.leaves, own=not self.one_kernel,
-        )  # fmt: skip
+        return self._fit_of_leaf(self.models + self._taken, self.leaves, not self.one_kernel)
 
     @cached_property
     def leaf(self) -> FitShape:
@@ -215,9 +203,7 @@ class PartitionShape(FitShape):
     @cached_property
     def _fitted_leaf(self) -> FitShape:
         """The largest leaf with nothing beside it and no search."""
-        return leaf_shape(
-            self.recipe, self.on, self.dataset, self.leaf_rows, budget=self.budget, baseline=self.baseline, own=False
-        )[0]
+        return self._fit_of_leaf(0, 0, False)[0]
 
     @cached_property
     def shared_search(self) -> Search | None:
