@@ -432,12 +432,6 @@ SEARCH_BANDWIDTHS = BANDWIDTHS[1:5]
 NEAR_BANDWIDTHS = (0.36, 0.6, 1.0, 1.7)
 """Bandwidths that are compared at last, in multiples of the best so far, the smallest first. Of those through a metric,
 which takes distances away, the first two are compared at once."""
-BANDWIDTH_TIE = 0.002
-"""Part of the squared error that a smaller bandwidth may add where no ridge helps: Laplace models that pass through
-their rows hardly depend on the bandwidth, but more centers and rows want a smaller one, which takes fewer passes (CASP,
-covtype). By ``MAX_ERROR_RATIO`` in its place, digits and four classes of clusters have up to .001 more errors."""
-MAX_INTERPOLATING_RIDGE = 1e-7
-"""Ridges up to which a model is taken to pass through its rows."""
 LINEAR_WEIGHTS = (1.0, 30.0)
 """Weights of a linear part: its mean on the diagonal, where the kernel that it is added to is 1."""
 LINEAR_STANDARD_ERRORS = 2.0

@@ -37,7 +37,6 @@ from streamkern.data.statistics import Statistics
 from streamkern.data.targets import Classes
 from streamkern.defaults import (
     ASSUMED_THREADS,
-    BANDWIDTH_TIE,
     BANDWIDTHS,
     CONCURRENT_FITS,
     DEFAULT_CENTERS,
@@ -51,7 +50,6 @@ from streamkern.defaults import (
     MAX_FINALISTS,
     MAX_FULL_FEATURES,
     MAX_FURTHER_ROUNDS,
-    MAX_INTERPOLATING_RIDGE,
     MAX_L1_FEATURES,
     MAX_PASS_SECONDS,
     MAX_ROWS_AS_CENTERS,
@@ -104,7 +102,6 @@ _EQUATION_BYTES = (
 class Search:
     """The trials of a search.
 
-    With ``smaller`` a bandwidth may be smaller than the best, where least squares is as good: see ``BANDWIDTH_TIE``.
     With ``linear`` a linear part added to the kernel is tried, for values. With ``apart``, rows have a time or a group,
     and some are held out even if they are few.
     """
@@ -114,7 +111,6 @@ class Search:
     norms: tuple[int, ...]
     kinds: tuple[str, ...]
     seed: int = 0
-    smaller: bool = True
     linear: bool = False
     apart: bool = False
 
@@ -378,9 +374,8 @@ def search_for(
     allowed = min(MAX_SEARCH_WORK, max(least, (MAX_SEARCH_SHARE if share is None else share) * fit))
     few = ((rows, rows),) if MIN_METRIC_ROWS <= rows < MIN_ROWS_TO_HOLD_OUT else ()
     # Passes of a solver that iterates would compute the sum's values over and over, and see its spectrum.
-    linear, smaller = traits.one_pass, traits.least_squares
     searches = [
-        replace(_search(sample, sample if all_rows_are_centers else p, columns, d, seed, linear), smaller=smaller)
+        _search(sample, sample if all_rows_are_centers else p, columns, d, seed, traits.one_pass)
         for sample, p in (*SUBSAMPLE_SIZES, *few)
         if sample <= rows
     ]
@@ -447,7 +442,7 @@ def _chosen_on_held_out(search: Search, rounds: Rounds, trials: _Trials) -> tupl
         here = few.on(plain.problem.kernel)
         kinds = trials.each([partial(here.learned, plain, kind) for kind in search.kinds])
         learned = [_least_error(each) for each in kinds if each]
-        near = [_with_best_bandwidth(here, each, NEAR_BANDWIDTHS[:2], trials, search.smaller) for each in learned]
+        near = [_with_best_bandwidth(here, each, NEAR_BANDWIDTHS[:2], trials) for each in learned]
         first.append([plain, *near])
     finalists = _finalists(first) if first else []
     through = [partial(rounds.on(each.problem.kernel).through, each) for each in finalists]
@@ -458,7 +453,7 @@ def _chosen_on_held_out(search: Search, rounds: Rounds, trials: _Trials) -> tupl
         best = _least_error([best, *further])
     found = best
     if first and not best.exact:
-        found = _with_best_bandwidth(rounds, best, NEAR_BANDWIDTHS, trials, search.smaller)
+        found = _with_best_bandwidth(rounds, best, NEAR_BANDWIDTHS, trials)
     return (_preferred(simple, [found]) if best is simple else found), simple, last
 
 
@@ -485,19 +480,13 @@ def _finalists(first: Sequence[Sequence[Round]]) -> list[Round]:
     return [*kept, *more]
 
 
-def _with_best_bandwidth(
-    rounds: Rounds, best: Round, multiples: Sequence[float], trials: _Trials, smaller: bool
-) -> Round:
-    """The model at the best of the bandwidths near its own; or, where no ridge helps, the smallest that is as good."""
+def _with_best_bandwidth(rounds: Rounds, best: Round, multiples: Sequence[float], trials: _Trials) -> Round:
+    """The model at the best of the bandwidths near its own."""
     ridges = (float(f"{multiple * best.ridge:.1g}") for multiple in RIDGE_MULTIPLES)
     finer = replace(rounds, ridges=tuple(ridge for ridge in ridges if ridge >= SEARCH_RIDGES[0]))
     kernel: Any = best.problem.kernel
     near = with_bandwidths(kernel, kernel.sigma, multiples)
-    made = trials.noted([partial(finer.on(each).through, best) for each in near])
-    least = _least_error([best, *made])
-    if least.ridge > MAX_INTERPOLATING_RIDGE or not smaller:
-        return least
-    return next(each for each in [*made, best] if each.mse <= (1 + BANDWIDTH_TIE) * least.mse)
+    return _least_error([best, *trials.noted([partial(finer.on(each).through, best) for each in near])])
 
 
 def _simplest(simple: Round, more: Sequence[Round]) -> Round:
