@@ -36,11 +36,7 @@ from streamkern.errors import UsageError
 from streamkern.fitting.memory_projection import all_rows_are_centers, basis_width, planned_rows
 from streamkern.fitting.recipe import AUTO
 from streamkern.memory import format_bytes
-from streamkern.selection.kernel_search import (
-    default_centers,
-    max_rows_as_centers,
-    needs_kernel_search,
-)
+from streamkern.selection.kernel_search import default_centers, max_rows_as_centers, needs_kernel_search
 from streamkern.solvers.base import Solver, traits_of
 from streamkern.solvers.batch_size import passes_of
 from streamkern.solvers.direct import Direct

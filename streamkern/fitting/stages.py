@@ -44,13 +44,7 @@ from streamkern.memory import release_free_memory
 from streamkern.preprocessing.automatic_steps import data_warnings, preprocessing_notes
 from streamkern.preprocessing.feature_origins import Features, features_of
 from streamkern.selection import median_bandwidth
-from streamkern.selection.kernel_search import (
-    KernelChoice,
-    Search,
-    choose_kernel,
-    default_kernel,
-    with_ridge,
-)
+from streamkern.selection.kernel_search import KernelChoice, Search, choose_kernel, default_kernel, with_ridge
 from streamkern.selection.learned_metric import Metric, learn_metric
 from streamkern.solvers.base import Iteration, Problem
 from streamkern.solvers.logistic import encoding_for

@@ -59,9 +59,8 @@ from streamkern.partition.joint_calibration import (
     joint_calibration_bytes,
 )
 from streamkern.partition.leaf_rows import BLOCK_BYTES
-from streamkern.partition.leaf_settings import LeafSettings
 from streamkern.partition.leaf_shuffle import RowsOfLeaves
-from streamkern.partition.leaf_tasks import LeafTraining
+from streamkern.partition.leaf_tasks import LeafSettings, LeafTraining
 from streamkern.partition.partition_shape import PartitionShape
 from streamkern.preprocessing.feature_origins import Features
 from streamkern.selection.kernel_search import KernelChoice, Search

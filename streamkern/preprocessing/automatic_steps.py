@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -22,20 +23,12 @@ from streamkern.defaults import (
     MAX_EXAMINED_TEXTS,
     MAX_INDICATORS,
     MAX_NUMBER_COLUMNS,
+    MIN_DISTINCT_VALUES,
+    MIN_HEAVY_TAIL_KURTOSIS,
     QUANTILE_KNOTS,
 )
 from streamkern.errors import DataError, UsageError, require_counts
-from streamkern.preprocessing.appended_columns import (
-    appended_columns,
-    appended_in_first_chunk,
-    units_differ,
-)
-from streamkern.preprocessing.category_steps import (
-    CategoriesSeen,
-    TargetEncode,
-    first_chunk_counts,
-    related_rows_notes,
-)
+from streamkern.preprocessing.category_steps import CategoriesSeen, TargetEncode, first_chunk_counts, related_rows_notes
 from streamkern.preprocessing.steps import (
     Contribution,
     Standardise,
@@ -44,10 +37,12 @@ from streamkern.preprocessing.steps import (
     Units,
     WithoutSweep,
     column_positions,
+    first_chunk,
     require_columns,
     unchanged_rows,
 )
 from streamkern.rng import Draw
+from streamkern.sources.base import Source
 from streamkern.sources.input_types import DAY, looks_like
 from streamkern.sources.schema import Schema
 from streamkern.types import Array, IntArray
@@ -270,6 +265,51 @@ class _Labels:
         if self.values is None or other.values is None or len(self.values | other.values) > MAX_CLASSES_OF_MEANS:
             return _Labels(None)
         return _Labels(self.values | other.values)
+
+
+def appended_columns(X: Array, columns: Sequence[int]) -> list[int]:
+    """Return the columns of numbers to which normal quantiles are appended, chosen on a sample.
+
+    They are all columns with more than a few values, if there are up to ``MAX_NUMBER_COLUMNS`` columns; else those with
+    heavy tails. The kernel then sees differences of values and of ranks. It needs both: beyond the last quantile the
+    curve is constant, and in a column with heavy tails nearly all values are close together.
+    """
+    found = []
+    for j in columns:
+        x = X[np.isfinite(X[:, j]), j]
+        several = any(len(np.unique(some)) > MIN_DISTINCT_VALUES for some in (x[:1000], x))
+        if several and (len(columns) <= MAX_NUMBER_COLUMNS or _has_heavy_tails(x)):
+            found.append(j)
+    return found
+
+
+def units_differ(X: Array) -> bool:
+    """Return True if the units of features differ among these rows; values that are not finite are refused later."""
+    with np.errstate(over="ignore", invalid="ignore"):  # the run refuses rows that overflow, and names them
+        variance = X.var(axis=0)
+    return bool(np.isfinite(variance).all()) and Units().differ(variance)
+
+
+_FIRST_CHUNK_CHOICES: WeakKeyDictionary[Source, dict[tuple[int, ...], list[int]]] = WeakKeyDictionary()
+
+
+def appended_in_first_chunk(source: Source, columns: Sequence[int], alike: bool = True) -> list[int]:
+    """Return ``appended_columns`` of the first chunk, which is read once; with ``alike``, for like units, too."""
+    known, key = _FIRST_CHUNK_CHOICES.setdefault(source, {}), tuple(columns)
+    if key not in known:
+        known[key], X = [], first_chunk(source) if key else None
+        if X is not None:
+            X = X[:APPENDED_SAMPLE_ROWS].astype(np.float64)
+            known[key] = appended_columns(X, columns) if alike or units_differ(X) else known[key]
+    return known[key]
+
+
+def _has_heavy_tails(x: Array) -> bool:
+    """With heavy tails, the standard deviation is not a useful unit."""
+    spread = x.std()
+    if not spread > 0:
+        return False
+    return bool(np.mean(np.square(np.square((x - x.mean()) / spread))) - 3 > MIN_HEAVY_TAIL_KURTOSIS)
 
 
 def automatic(dataset: Dataset, task: str, adaptive: bool, scaled: bool) -> tuple[Step, ...]:

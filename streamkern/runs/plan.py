@@ -23,7 +23,7 @@ from streamkern.fitting.fit import planned_shape
 from streamkern.fitting.memory_projection import planned_rows, preprocessing_steps
 from streamkern.fitting.stage import Runner, Stage, reasons, works
 from streamkern.memory import format_bytes, parse_bytes
-from streamkern.partition.leaf_settings import LeafSettings
+from streamkern.partition.leaf_tasks import LeafSettings
 from streamkern.partition.one_or_leaves import resolve_with_held_out
 from streamkern.partition.partition_shape import PartitionShape
 from streamkern.preprocessing.automatic_steps import planned_note

@@ -75,14 +75,7 @@ from streamkern.defaults import (
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import DataError
 from streamkern.kernels import Kernel, Laplace, Linear, kernel_from_json
-from streamkern.selection.learned_metric import (
-    AGOP,
-    Metric,
-    Round,
-    Rounds,
-    round_work,
-    sampled_bytes,
-)
+from streamkern.selection.learned_metric import AGOP, Metric, Round, Rounds, round_work, sampled_bytes
 from streamkern.selection.median_bandwidth import median_distance, with_bandwidths
 from streamkern.solvers.base import Problem, Solver, traits_of
 from streamkern.solvers.direct import Direct

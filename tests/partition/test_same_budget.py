@@ -15,7 +15,7 @@ from streamkern.fitting.fit import planned_shape
 from streamkern.fitting.stage import Runner
 from streamkern.partition import fit_partition
 from streamkern.partition.fit_partition import EVALUATE_LEAVES
-from streamkern.partition.leaf_settings import LeafSettings
+from streamkern.partition.leaf_tasks import LeafSettings
 from streamkern.partition.one_or_leaves import default_partition, resolve_with_held_out, stages_of_fit
 from streamkern.partition.partition_shape import PartitionShape
 
