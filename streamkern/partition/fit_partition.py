@@ -58,8 +58,7 @@ from streamkern.partition.joint_calibration import (
     held_out_rows_of_leaf,
     joint_calibration_bytes,
 )
-from streamkern.partition.leaf_rows import BLOCK_BYTES
-from streamkern.partition.leaf_shuffle import RowsOfLeaves
+from streamkern.partition.leaf_rows import BLOCK_BYTES, RowsOfLeaves
 from streamkern.partition.leaf_tasks import LeafSettings, LeafTraining
 from streamkern.partition.partition_shape import PartitionShape
 from streamkern.preprocessing.feature_origins import Features

@@ -37,8 +37,7 @@ from streamkern.partition.joint_calibration import (
     out_of_sample_of_constant,
     out_of_sample_of_leaf,
 )
-from streamkern.partition.leaf_rows import LeafFingerprints, LeafRows
-from streamkern.partition.leaf_shuffle import RowsOfLeaves
+from streamkern.partition.leaf_rows import LeafFingerprints, LeafRows, RowsOfLeaves
 from streamkern.selection.kernel_search import with_ridge
 from streamkern.solvers.base import Solver, traits_of
 from streamkern.solvers.direct import Direct
