@@ -316,14 +316,18 @@ class TreeBuilder:
         if one_hot:
             codes = np.arange(1, len(at) + 1)
             direction[at] = codes / factor[at]
-            found = self._numbers(direction, shift, column)
+            base, found = float(shift @ direction), Counter[int]()
+            for value, n in self._values(direction, column, True).items():
+                found[round(value - base)] += n
             rows = np.array([found[code] for code in codes.tolist()])
             # Values of few rows share number 0 with values that training did not see; the commonest is number 1.
             order = np.argsort(-rows, kind="stable")
             codes[order] = np.where(rows[order] >= MIN_ROWS_OF_VALUE, np.arange(1, len(order) + 1), 0)
             direction[at] = codes / factor[at]
-            base = float(shift @ direction)
-            counted = {base + code: n for code, n in self._numbers(direction, shift, column).items()}
+            base, numbers = float(shift @ direction), Counter({0: found[0]})
+            for code, n in zip(codes.tolist(), rows.tolist(), strict=True):
+                numbers[code] += n
+            counted = {base + code: n for code, n in numbers.items() if n}
         else:
             direction[at] = 1.0 / factor[at]
             counted = self._values(direction, column, False)
@@ -346,12 +350,6 @@ class TreeBuilder:
 
         split(0, parts)
         return GrownTree(tree, np.array(counts, dtype=np.int64), np.zeros(len(counts), dtype=bool))
-
-    def _numbers(self, direction: Array, shift: Array, column: str) -> Counter[int]:
-        base, made = float(shift @ direction), Counter[int]()
-        for value, rows in self._values(direction, column, True).items():
-            made[round(value - base)] += rows
-        return made
 
     def _values(self, direction: Array, column: str, codes: bool) -> dict[float, int]:
         (found,) = sweep(self.executor, ScanWork(Scan(self.assembly), ValueTally(direction, codes)))
