@@ -51,11 +51,6 @@ def device_for(recipe: Any, name: str) -> Device | None:
     )
 
 
-def lanes_on(device: Device | None, here: bool, lanes: int) -> int:
-    """Blocks of a step: one on the device of this process; else as many as given, whose sums are added in a tree."""
-    return 1 if device is not None and here else lanes
-
-
 def room_for_solver(device: Device | None, projected: Footprint, p: int, d: int, itemsize: int) -> int:
     """Bytes for the solver's own matrices: the host's, or the rest of a device's where they do not fit."""
     room = projected.solver_bytes

@@ -14,7 +14,7 @@ from streamkern.engine.device import Device
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor
 from streamkern.fitting.calibrate import out_of_sample_source, require_threshold_rows
-from streamkern.fitting.device_placement import lanes_on, require_room
+from streamkern.fitting.device_placement import require_room
 from streamkern.fitting.evaluation_checks import require_fit_rows
 from streamkern.fitting.fitted import Fitted
 from streamkern.fitting.memory_projection import likely_outputs, planned_rows, shape_of, with_search
@@ -51,7 +51,7 @@ def fit(
     runner = runner or Runner()
     baseline = load_libraries() if baseline is None else baseline
     _require_startable(recipe, runner)
-    lanes = lanes_on(device, executor.in_process, recipe.lanes)
+    lanes = 1 if device is not None and executor.in_process else recipe.lanes  # blocks of a step
     shape, listed = planned_shape(
         recipe, runner.held_out_rows, runner.search_share, after, budget=budget, baseline=baseline,
         slots=executor.slots, overlaps=executor.overlaps, lanes=lanes,

@@ -83,8 +83,8 @@ class Fit(TrainingRows):
     metric: Metric | None = None
     distances: dict[int, float] = field(default_factory=dict)
     validation: Dataset | None = None
-    kernel: Kernel | None = None
-    centers: CenterSet | None = None
+    kernel: Kernel = field(init=False)
+    centers: CenterSet = field(init=False)
     problem: Problem = field(init=False)
     iteration: Iteration | None = None
     outcome: Outcome = field(init=False)
@@ -363,7 +363,6 @@ def _kept_centers(fit: Fit) -> tuple[Any, ...] | None:
 
 
 def _take_centers(fit: Fit, centers: CenterSet) -> None:
-    assert fit.kernel is not None
     require_precision(fit.kernel, fit.recipe.features, centers.Z, fit.data, fit.known, centers.Z.dtype)
     release_free_memory()
 
@@ -390,8 +389,6 @@ CENTERS = Stage(
 def _pose(fit: Fit) -> None:
     """The problem of the solver, with its memory on the host or the device."""
     recipe, projected, facts = fit.recipe, fit.projected, fit.known
-    assert fit.kernel is not None
-    assert fit.centers is not None
     dtype, sizes = fit.centers.Z.dtype, (basis_width(recipe, fit.data), fit.data.n_features)
     needed = require_room(fit.device, projected, *sizes, dtype.itemsize)
     fit.problem = Problem(
