@@ -68,8 +68,6 @@ def require_target(rows: Dataset, where: str) -> Target:
 
 @dataclass(frozen=True)
 class _Unseen:
-    """Contributes the rows of a block with a category that training did not see, by column."""
-
     assembly: Assembly
 
     def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:

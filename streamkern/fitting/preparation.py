@@ -83,7 +83,6 @@ def _several(made: Transform | tuple[Transform, ...]) -> tuple[Transform, ...]:
 
 
 def _weight_totals(dataset: Dataset, executor: Executor) -> WeightTotals:
-    """Sum and largest of the rows' weights: one sweep."""
     work = ScanWork(RawScan(Scan(Assembly(dataset.plain()), scan_rows(dataset._widest))), _weights_of_rows)
     mass, ends = sweep(executor, work)
     return WeightTotals(float(mass), float(ends.high))

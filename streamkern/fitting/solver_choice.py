@@ -121,7 +121,6 @@ def _solvers(
 def _falkon(
     size: ProblemSize, iterative: Solver, patience: int | None, limit: float
 ) -> Iterator[Candidate[SolverChoice]]:
-    """``Falkon`` with the passes that ``MAX_RIDGE_WORK_RATIO`` or ``MAX_PASSES_WORK`` allow."""
     takes = CostEstimate(Falkon(), size).memory
     held = max(takes.setup, takes.training)
     few, many = (nominal_work(Falkon(epochs=epochs), size) for epochs in (MAX_DEFAULT_PASSES, MAX_EPOCHS))

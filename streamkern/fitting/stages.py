@@ -140,7 +140,6 @@ def _look_at_rows(fit: Fit) -> None:
 
 
 def _sample_problem(fit: Fit) -> Problem:
-    """The problem that a sample is drawn from, with the kernel to begin with and no centers yet."""
     kernel = fit.recipe.kernel or default_kernel(fit.known, fit.data)
     nothing = CenterSet(np.empty((0, fit.data.n_features), dtype=fit.dtype), None)
     rows = subtract_offsets(fit.data, fit.known, kernel.translation_invariant, fit.dtype)
@@ -162,7 +161,6 @@ def _choose_kernel(fit: Fit) -> KernelChoice:
 
 
 def _take_kernel(fit: Fit, chosen: KernelChoice) -> None:
-    """Take the kernel that was chosen, its ridge, and the metric that was tried."""
     assert fit.search is not None
     fit.runner.choice(chosen.reason(), kernel=chosen.described)
     solver = chosen.solver(fit.recipe.solver, fit.recipe.train.base_rows)
@@ -247,7 +245,6 @@ def _weigh_ridge(fit: Fit) -> None:
 
 
 def _center_rows(fit: Fit) -> None:
-    """Rows less offsets that the dtype rounds too coarsely, and the projection for their width and outputs."""
     recipe, guess = fit.recipe, fit.shape.dataset
     basis = recipe.features or recipe.kernel
     invariant = basis is None or basis.translation_invariant
@@ -278,8 +275,6 @@ def _like_training(fit: Any, name: str) -> Dataset:
 
 
 def _check(name: str) -> Stage:
-    """The check of rows that training is measured on, made before it begins."""
-
     def rows(shape: FitShape) -> Dataset:
         found: Dataset = getattr(shape.recipe, name)
         return found
@@ -310,8 +305,6 @@ def _median_work(shape: FitShape) -> StageWork:
 
 
 def _bandwidth(norm: int) -> Stage:
-    """The median distance of two rows in a norm, which a bandwidth is."""
-
     def take(fit: Fit, median: float) -> None:
         fit.distances[norm] = median
         in_norm = "" if norm == 2 else f" in the L{norm} norm"
@@ -387,7 +380,6 @@ CENTERS = Stage(
 
 
 def _pose(fit: Fit) -> None:
-    """The problem of the solver, with its memory on the host or the device."""
     recipe, projected, facts = fit.recipe, fit.projected, fit.known
     dtype, sizes = fit.centers.Z.dtype, (basis_width(recipe, fit.data), fit.data.n_features)
     needed = require_room(fit.device, projected, *sizes, dtype.itemsize)

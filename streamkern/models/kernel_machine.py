@@ -389,7 +389,6 @@ class KernelMachine(CalibratedModel):
             )  # fmt: skip
 
     def _score_in_detail(self, dataset: Dataset, executor: Executor) -> ScoreResult:
-        """``score``, and the details for a report, from one sweep over the rows."""
         assembly = self._with_target(self.dataset(dataset))
         return score_in_detail(executor, assembly, self._basis(), self.weights, self.calibration)
 

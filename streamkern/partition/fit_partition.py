@@ -258,7 +258,6 @@ def _look_at_rows(fit: PartitionFit) -> None:
 
 
 def _center_rows(fit: PartitionFit) -> None:
-    """Rows less offsets that float32 rounds too coarsely."""
     invariant = fit.recipe.kernel is None or fit.recipe.kernel.translation_invariant
     if champion_of(fit.partition) is None:  # the champion's origin stays
         fit.data = subtract_offsets(fit.data, fit.known, invariant, fit.dtype)
@@ -283,7 +282,6 @@ def _grow(fit: PartitionFit) -> GrownTree:
 
 
 def _grow_tree(fit: PartitionFit) -> GrownTree:
-    """The tree, level by level; each is kept."""
     recipe, leaf_rows, runner = fit.recipe, fit.rows_of_leaves, fit.runner
     assembly, data = leaf_rows.assembly, leaf_rows.assembly.dataset
 
@@ -338,7 +336,6 @@ def _champion_tree(tree: CutTree, fit: PartitionFit) -> GrownTree:
 
 
 def _take_tree(fit: PartitionFit, grown: GrownTree) -> None:
-    """Project the leaves that there are."""
     largest = int(grown.counts.max())
     fit.project(replace(fit.shape, dataset=fit.data, leaves=len(grown.counts), leaf_rows=largest))
     fit.began = time.perf_counter()
@@ -421,7 +418,6 @@ def _join(fit: PartitionFit) -> None:
 
 
 def _choose_blend(fit: PartitionFit) -> None:
-    """How wide leaves blend, by the error on validation rows."""
     assert fit.problem.validation is not None
     held = Assembly(fit.problem.validation, fit.encoding, 0.0, fit.dtype)
     one, weights = fit.functions(fit.models), fit.outcome.weights
@@ -435,7 +431,6 @@ def _choose_blend(fit: PartitionFit) -> None:
 
 
 def _calibrate(fit: PartitionFit) -> None:
-    """From outputs of all leaves to probabilities or intervals, with the models that go with it."""
     found, models = fit.leaves, fit.models
     out_of_sample, mass = [each["left_out"] for each in found], np.array([each["mass"] for each in found])
     if isinstance(fit.encoding, Classes | Indicators):
@@ -551,7 +546,6 @@ def _count_warnings(found: list[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 def _importances(models: list[KernelMachine | None], rows: Array, features: Features, d: int) -> dict[str, Any]:
-    """The importances of features in all leaves, weighted by their rows; as ``Metric.summary`` has them."""
     total, mass = np.zeros(d), 0.0
     for model, n in zip(models, rows, strict=True):
         if model is not None and "metric" in model.metadata:

@@ -128,7 +128,6 @@ class PartitionShape(FitShape):
 
     @property
     def _rows_of_leaf(self) -> Dataset:
-        """Rows of the largest leaf, of shapes."""
         rows, shown = self.dataset, Target("target", np.dtype(np.int64))
         if self.recipe.task == "regression":
             shown = Target("target", np.dtype(np.float64), (1 if rows.target is None else rows.target.width,))

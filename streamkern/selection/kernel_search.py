@@ -145,7 +145,6 @@ class Search:
 
     @property
     def _first_fits(self) -> int:
-        """Of each norm."""
         if self.leave_one_out:
             return 0
         return len(SEARCH_BANDWIDTHS) + len(self.kinds) * (METRIC_ROUNDS + len(NEAR_BANDWIDTHS[:2]))
@@ -474,7 +473,6 @@ def _finalists(first: Sequence[Sequence[Round]]) -> list[Round]:
 
 
 def _with_best_bandwidth(rounds: Rounds, best: Round, multiples: Sequence[float], trials: _Trials) -> Round:
-    """The model at the best of the bandwidths near its own."""
     ridges = (float(f"{multiple * best.ridge:.1g}") for multiple in RIDGE_MULTIPLES)
     finer = replace(rounds, ridges=tuple(ridge for ridge in ridges if ridge >= SEARCH_RIDGES[0]))
     kernel: Any = best.problem.kernel
