@@ -23,7 +23,7 @@ from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.fitting.recipe import Recipe
 from streamkern.fitting.stage import Runner, Stage, step
 from streamkern.memory import release_free_memory
-from streamkern.preprocessing.automatic_steps import Auto, AutoScale, JoinQuantiles
+from streamkern.preprocessing.automatic_steps import AutoScale
 from streamkern.preprocessing.category_steps import require_encoded
 from streamkern.preprocessing.steps import STANDARD, Learning, Scaling, Step, scale
 from streamkern.sweep import ScanWork, sweep
@@ -192,9 +192,8 @@ def _preprocessing(given: Step | AutoScale) -> tuple[Stage, ...]:
             plain = plain.transform(transform)
         rows.data, rows.facts = rows.data._prepared_like(plain), None
         release_free_memory()
-        if not isinstance(given, Auto | JoinQuantiles) or rows.recipe.scaling == STANDARD:
-            return ()
-        return tuple(chain.from_iterable(map(_preprocessing, given.rest(rows.data))))
+        rest = () if rows.recipe.scaling == STANDARD else given.rest(rows.data)
+        return tuple(chain.from_iterable(map(_preprocessing, rest)))
 
     return (
         Stage(

@@ -31,11 +31,10 @@ from streamkern.errors import DataError, UsageError, require_counts
 from streamkern.preprocessing.category_steps import CategoriesSeen, TargetEncode, first_chunk_counts, related_rows_notes
 from streamkern.preprocessing.steps import (
     Contribution,
+    Learning,
     Standardise,
     Step,
-    SweepStep,
     Units,
-    WithoutSweep,
     column_positions,
     first_chunk,
     require_columns,
@@ -48,7 +47,7 @@ from streamkern.sources.schema import Schema
 from streamkern.types import Array, IntArray
 
 
-class _Sampled(SweepStep):
+class _Sampled(Learning):
     def only(self, dataset: Dataset) -> IntArray | None:
         return _sample(dataset, Draw.QUANTILES)
 
@@ -88,7 +87,7 @@ class Quantile(_Sampled):
 
 
 @dataclass(frozen=True)
-class Dates(WithoutSweep):
+class Dates(Learning):
     """Replace dates and times by parts of the calendar; periodic parts, as the weekday, become a sine and a cosine.
 
     Args:
@@ -146,7 +145,7 @@ class JoinQuantiles(_Sampled):
 
 
 @dataclass(frozen=True)
-class Auto(SweepStep):
+class Auto(Learning):
     """Preprocess a table's columns by kind, from one sweep; means of the target take another. See ``automatic``."""
 
     task: str

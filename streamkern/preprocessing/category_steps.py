@@ -21,8 +21,8 @@ from streamkern.defaults import MAX_CATEGORIES, MAX_CLASSES_OF_MEANS, MAX_FOLDS,
 from streamkern.errors import DataError, UsageError, require_counts, require_types
 from streamkern.preprocessing.steps import (
     Contribution,
+    Learning,
     Step,
-    SweepStep,
     category_positions,
     column_positions,
     first_chunk,
@@ -39,7 +39,7 @@ def _sums_bytes(columns: Sequence[str | int] | None) -> int:
 
 
 @dataclass(frozen=True)
-class _Categorical(SweepStep):
+class _Categorical(Learning):
     columns: Sequence[str | int] | None = None
     unknown: Unknown = "missing"
 
@@ -110,7 +110,7 @@ class Ordinal(_Categorical):
 
 
 @dataclass(frozen=True)
-class TargetEncode(SweepStep):
+class TargetEncode(Learning):
     """Replace a column of many categories by the mean target of each category, or by the shares of classes.
 
     Training rows get means over the other folds of rows, so that no row's own target enters its features; in

@@ -6,9 +6,10 @@ applies it. A step sees rows after the steps before it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 
@@ -36,45 +37,47 @@ Contribution = Callable[[tuple[RawRows, str], Any], tuple[Any, ...]]
 """A function from a block of stored rows, after the earlier steps, to the terms of sums over all rows."""
 
 
-@runtime_checkable
-class Scaling(Protocol):
+class Scaling(Parameters, ABC):
     """A step that scales features, computed from the statistics of a fit without a further sweep."""
 
+    @abstractmethod
     def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
         """Return factor and shift, shape (d,), from each feature's range and moments."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
 
-
-@runtime_checkable
-class Learning(Protocol):
-    """A step other than scaling: it learns in one sweep, and becomes a transform."""
+class Learning(Parameters, ABC):
+    """A step other than scaling: it becomes a transform, by default without a sweep and of the same width."""
 
     def only(self, dataset: Dataset) -> IntArray | None:
         """Return ascending ids of the rows to sweep over; None for all."""
+        return None
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
-        """Return the function that sums a block's terms, or None; UsageError if the step does not fit the dataset."""
+        """Return the function that sums a block's terms, None for no sweep; UsageError if the step does not fit."""
+        return None
 
+    @abstractmethod
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform | tuple[Transform, ...]:
         """Return the transform, or several in order, from the sums over all rows; DataError if rows do not allow it."""
 
+    def rest(self, dataset: Dataset) -> tuple[Any, ...]:
+        """Return the steps that follow, once this one is fitted to the dataset."""
+        return ()
+
     def width(self, dataset: Dataset) -> int:
         """Return the number of features after the step; estimated from the first chunk if it depends on rows."""
+        return dataset.n_features
 
     def bytes(self, d: int) -> int:
         """Return an upper bound of the sums' bytes, for rows of d features."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
+        return 0
 
 
 Step = Scaling | Learning
 
 
 @dataclass(frozen=True)
-class Standardise(Parameters):
+class Standardise(Scaling):
     """Scale features to mean 0 and variance 1; a constant feature is only shifted.
 
     Args:
@@ -99,7 +102,7 @@ class Standardise(Parameters):
 
 
 @dataclass(frozen=True)
-class UnitRange(Parameters):
+class UnitRange(Scaling):
     """Scale every feature to [0, 1] over the training rows, a constant one to 0. Later rows may be outside."""
 
     def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
@@ -151,28 +154,8 @@ def share_of_features(variance: Array) -> float:
     return float((np.square(v.sum()) / np.square(v).sum() - 1) / (len(v) - 1))
 
 
-class SweepStep(Parameters):
-    """Base class of steps that learn from all rows and do not change their width."""
-
-    def only(self, dataset: Dataset) -> IntArray | None:
-        return None
-
-    def width(self, dataset: Dataset) -> int:
-        return dataset.n_features
-
-
-class WithoutSweep(SweepStep):
-    """Base class of steps that learn nothing from the rows."""
-
-    def contribution(self, dataset: Dataset) -> Contribution | None:
-        return None
-
-    def bytes(self, d: int) -> int:
-        return 0
-
-
 @dataclass(frozen=True)
-class Normalise(WithoutSweep):
+class Normalise(Learning):
     """Scale every row to Euclidean norm 1; a row of zeros is unchanged."""
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
@@ -180,7 +163,7 @@ class Normalise(WithoutSweep):
 
 
 @dataclass(frozen=True)
-class RandomProjection(WithoutSweep):
+class RandomProjection(Learning):
     """Multiply rows by a random matrix R, shape (d, width): relative distances change by about √(8 ln n / width).
 
     Johnson and Lindenstrauss (1984). A model saves the seed of R; R itself is kept in memory.
@@ -219,7 +202,7 @@ class RandomProjection(WithoutSweep):
 
 
 @dataclass(frozen=True)
-class Impute(Parameters):
+class Impute(Learning):
     """Replace missing values (NaN). Without this step a missing value is an error.
 
     Args:
@@ -402,9 +385,7 @@ def require_steps(steps: Any, where: str) -> None:
     """Raise UsageError unless ``steps`` are preprocessing steps or "auto"."""
     if isinstance(steps, str) and steps == AUTOMATIC:
         return
-    if isinstance(steps, list | tuple) and all(
-        isinstance(step, Scaling | Learning) and not isinstance(step, type) for step in steps
-    ):
+    if isinstance(steps, list | tuple) and all(isinstance(step, Scaling | Learning) for step in steps):
         return
     raise UsageError(
         f"preprocess is {steps!r}.", where=where, expected='"auto", or steps: (sk.Impute("mean"), sk.Standardise())'
