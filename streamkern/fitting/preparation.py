@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, cast
 
@@ -99,6 +99,7 @@ def rows_key(dataset: Dataset) -> str:
     return replace(dataset.plain(), seed=0).fingerprint
 
 
+@dataclass(eq=False)
 class TrainingRows:
     """Training rows while they are prepared.
 
@@ -107,10 +108,14 @@ class TrainingRows:
         facts: their statistics before the scaling that is left at the end; None until they are taken.
     """
 
-    def __init__(self, recipe: Recipe, executor: Executor, runner: Runner) -> None:
-        self.recipe, self.executor, self.runner = recipe, executor, runner
-        self.data: Dataset = recipe.train
-        self.facts: Statistics | None = None
+    recipe: Recipe
+    executor: Executor
+    runner: Runner
+    data: Dataset = field(init=False)
+    facts: Statistics | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.data = self.recipe.train
 
     @property
     def known(self) -> Statistics:

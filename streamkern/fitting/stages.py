@@ -21,7 +21,7 @@ from streamkern.costs.stage_work import StageWork
 from streamkern.data.class_weights import described_weights, weighted_like
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_compatibility import require_same_scaling, require_training_columns
-from streamkern.data.statistics import Statistics, require_range
+from streamkern.data.statistics import require_range
 from streamkern.data.targets import Classes, Indicators, encoding_to_json
 from streamkern.defaults import HELD_OUT, MAX_TRAIN_SCORE_ROWS, MEDIAN_ROWS
 from streamkern.engine.device import Device
@@ -37,7 +37,7 @@ from streamkern.fitting.memory_projection import all_rows_are_centers, basis_wid
 from streamkern.fitting.precision_checks import require_precision, subtract_offsets
 from streamkern.fitting.preparation import STATISTICS, TrainingRows, preparation, rows_key, scan_memory
 from streamkern.fitting.recipe import Recipe
-from streamkern.fitting.stage import Runner, Stage, step
+from streamkern.fitting.stage import Stage, step
 from streamkern.gpu import engine_on
 from streamkern.kernels import Kernel
 from streamkern.memory import release_free_memory
@@ -66,17 +66,12 @@ class Fit(TrainingRows):
         source: of the outputs that answers are made from; or None.
     """
 
-    recipe: Recipe
-    executor: Executor
-    runner: Runner
     shape: FitShape
     project: Callable[[Dataset, int], Footprint]
     allow: Callable[[Footprint], None]
     lanes: int
     projected: Footprint
     device: Device | None = None
-    data: Dataset = field(init=False)
-    facts: Statistics | None = None
     notes: list[str] = field(default_factory=list)
     columns: Features | None = None
     choice: KernelChoice | None = None
@@ -90,9 +85,6 @@ class Fit(TrainingRows):
     outcome: Outcome = field(init=False)
     report: dict[str, Any] = field(default_factory=dict)
     calibration: Calibration | None = None
-
-    def __post_init__(self) -> None:
-        self.data = self.recipe.train
 
     @property
     def search(self) -> Search | None:

@@ -19,9 +19,8 @@ from streamkern.centers import CenterSet, Given
 from streamkern.costs.footprint import Footprint, load_libraries
 from streamkern.costs.stage_work import StageWork
 from streamkern.data.class_weights import weighted_like
-from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly
-from streamkern.data.statistics import Statistics, require_range
+from streamkern.data.statistics import require_range
 from streamkern.data.targets import Classes, Indicators, encoding_to_json
 from streamkern.defaults import BLENDS
 from streamkern.engine.operation_counts import Operations
@@ -84,16 +83,11 @@ class PartitionFit(TrainingRows):
         choice: the kernel of all leaves, which see rows through its metric; None where each chooses its own.
     """
 
-    recipe: Recipe
-    executor: Executor
-    runner: Runner
     shape: PartitionShape
     settings: LeafSettings
     allow: Callable[[Footprint], None]
     listed: tuple[Stage, ...]
     folder: Path | None = None
-    data: Dataset = field(init=False)
-    facts: Statistics | None = None
     device: None = None
     choice: KernelChoice | None = None
     notes: list[str] = field(default_factory=list)
@@ -111,9 +105,6 @@ class PartitionFit(TrainingRows):
     problem: Problem = field(init=False)
     outcome: Outcome = field(init=False)
     calibration: Calibration | None = None
-
-    def __post_init__(self) -> None:
-        self.data = self.recipe.train
 
     @property
     def partition(self) -> Partition:
