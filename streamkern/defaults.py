@@ -110,11 +110,20 @@ MAX_EXAMINED_TEXTS = 1_000
 QUANTILE_KNOTS = 100
 """Quantiles in a map to normal quantiles."""
 MIN_DISTINCT_VALUES = 10
-"""Columns with no more distinct values than this get no appended quantiles."""
+"""Columns with no more distinct values than this get neither appended quantiles nor means by value."""
 MAX_NUMBER_COLUMNS = 100
 """Columns of numbers up to which quantiles are appended for all; of more, only for those with heavy tails."""
 MIN_HEAVY_TAIL_KURTOSIS = 10.0
 """Excess kurtosis from which tails count as heavy; an exponential distribution has 6."""
+MAX_DISTINCT_VALUES = 255
+"""Distinct values of a column up to which the mean target of each is appended, as many as ``MAX_INDICATORS``."""
+MIN_ROWS_PER_VALUE = 20
+"""Sampled rows for each distinct value, at least, for means by value."""
+MIN_EXPLAINED_VARIANCE = 0.003
+"""Share of the target's variance that means by value must explain beyond means of neighbouring values, and beyond two
+standard errors. Set on the table adult (ADR 8)."""
+NEIGHBOUR_COUNTS = (1, 2, 4, 8)
+"""Neighbours on each side whose means the means by value are compared with."""
 APPENDED_SAMPLE_ROWS, APPENDED_SAMPLE_BYTES = 20_000, 32 << 20
 """Rows, and bytes, at most, of the sample for medians, tails and quantiles; or of the first chunk, before the sweep."""
 MEDIAN_BYTES = 32 << 20

@@ -255,6 +255,28 @@ class Curves(Encoder):
         return super().sound and alike and ascending
 
 
+BY_VALUE = " (by value)"
+"""Suffix that makes a column's name the name of its copy with values as categories."""
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class ByValue(Encoder):
+    """Append copies of columns of numbers after all columns: each value of a copy is a category."""
+
+    @property
+    def n_out(self) -> int:
+        return self.n_in + len(self.columns)
+
+    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+        # Rounded to float32, so that 0.1 is the same value in both precisions.
+        copies = X[:, list(self.columns)].astype(np.float32)
+        return np.concatenate([X, copies.astype(X.dtype)], axis=1)
+
+    def names(self, names: Names) -> Names:
+        return None if names is None else (*names, *(names[column] + BY_VALUE for column in self.columns))
+
+
 @serializable
 @dataclass(frozen=True, eq=False)
 class Calendar(Encoder):
@@ -346,8 +368,9 @@ class TargetMeans(Encoder):
         for number, (column, values, means) in enumerate(zip(self.columns, self.categories, self.means, strict=True)):
             x = X[:, column]
             codes, known = category_ranks(x, values)
-            if lookup is not None:
-                lookup.count(_label(self, number), ~known & ~np.isnan(x))
+            # For a copy of numbers, an unseen number is not reported.
+            if lookup is not None and not (name := _label(self, number)).endswith(BY_VALUE):
+                lookup.count(name, ~known & ~np.isnan(x))
             unknown = len(values) - 1 if np.isnan(values[-1]) else len(values)
             out[:, begins[column] : begins[column + 1]] = means[fold, np.where(known, codes, unknown)]
         return out
@@ -402,7 +425,7 @@ class Keep(Encoder):
         return super().sound and len(self.columns) > 0
 
 
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Encode, Curves, Calendar, TargetMeans, Keep)}
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Encode, Curves, ByValue, Calendar, TargetMeans, Keep)}
 
 
 def load_encoder(kind: str, facts: dict[str, Any], own: dict[str, Array]) -> Encoder | None:

@@ -20,6 +20,7 @@ from streamkern.preprocessing.category_steps import TargetEncode
 from streamkern.preprocessing.steps import AUTOMATIC, STANDARD, Standardise, Step, learning_bytes, with_expected_width
 from streamkern.selection import median_bandwidth
 from streamkern.selection.kernel_search import needs_kernel_search, search_for
+from streamkern.solvers.base import traits_of
 from streamkern.solvers.ridge import is_factorable
 
 
@@ -35,7 +36,8 @@ def preprocessing_steps(recipe: Recipe) -> tuple[Step, ...]:
         features = recipe.features is None and (recipe.centers is None or not isinstance(recipe.centers, Given))
         adaptive = features and (recipe.kernel is None or bool(median_bandwidth.median_norms(recipe)))
         never = recipe.scaling != AUTOMATIC
-        chosen = automatic(recipe.train, recipe.task, adaptive, never)
+        kept = traits_of(recipe.solver).keeps_sums  # a row that is forgotten leaves no trace
+        chosen = automatic(recipe.train, recipe.task, adaptive, never, means=not kept)
     steps = tuple(replace(step, task=recipe.task) if isinstance(step, TargetEncode) else step for step in chosen or ())
     return (*steps, *((Standardise(),) if recipe.scaling == STANDARD else ()))
 

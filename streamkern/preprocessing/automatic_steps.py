@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from streamkern.data.dataset import Dataset
-from streamkern.data.encoders import Calendar, Curves, Encode, Keep, TargetMeans
+from streamkern.data.encoders import BY_VALUE, ByValue, Calendar, Curves, Encode, Keep, TargetMeans
 from streamkern.data.row_order import RawRows
 from streamkern.data.statistics import Statistics, scale_warning
 from streamkern.data.transforms import Fill, Transform
@@ -23,12 +22,26 @@ from streamkern.defaults import (
     MAX_EXAMINED_TEXTS,
     MAX_INDICATORS,
     MAX_NUMBER_COLUMNS,
-    MIN_DISTINCT_VALUES,
-    MIN_HEAVY_TAIL_KURTOSIS,
     QUANTILE_KNOTS,
 )
 from streamkern.errors import DataError, UsageError, require_counts
-from streamkern.preprocessing.category_steps import CategoriesSeen, TargetEncode, first_chunk_counts, related_rows_notes
+from streamkern.preprocessing.appended_columns import (
+    AppendedColumns,
+    appended_columns,
+    appended_in_first_chunk,
+    explains_more,
+    units_differ,
+)
+from streamkern.preprocessing.category_steps import (
+    CategoriesSeen,
+    TargetEncode,
+    TargetSums,
+    TargetTable,
+    category_sums,
+    first_chunk_counts,
+    fold_count,
+    related_rows_notes,
+)
 from streamkern.preprocessing.steps import (
     Contribution,
     Learning,
@@ -36,12 +49,10 @@ from streamkern.preprocessing.steps import (
     Step,
     Units,
     column_positions,
-    first_chunk,
     require_columns,
     unchanged_rows,
 )
 from streamkern.rng import Draw
-from streamkern.sources.base import Source
 from streamkern.sources.input_types import DAY, looks_like
 from streamkern.sources.schema import Schema
 from streamkern.types import Array, IntArray
@@ -132,12 +143,12 @@ class JoinQuantiles(_Sampled):
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
         assert sums is not None
         X = np.concatenate(sums[0])
-        columns = appended_columns(X, range(X.shape[1])) if units_differ(X) else []
+        columns = appended_columns(X, range(X.shape[1])).quantiles if units_differ(X) else []
         return (_curves(X, X.shape[1], columns, QUANTILE_KNOTS, kept=True),) if columns else ()
 
     def width(self, dataset: Dataset) -> int:
         found = appended_in_first_chunk(dataset.source, range(dataset.n_features), alike=False)
-        return dataset.n_features + len(found)
+        return dataset.n_features + len(found.quantiles)
 
     def rest(self, dataset: Dataset) -> tuple[Step | AutoScale, ...]:
         """Return the scaling that follows."""
@@ -150,6 +161,7 @@ class Auto(Learning):
 
     task: str
     categories: int = 0
+    means: bool = True
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
         return TableSums(dataset, self.task == "classification")
@@ -188,6 +200,10 @@ class Auto(Learning):
                 one_hot[j] = np.sort(np.where(np.isinf(often), np.nan, often))
             words[j] = tuple(seen.words[number].get(v) for v in one_hot.get(j, np.empty(0)).tolist())
         numbers = appended_columns(X, [j for j in schema.positions("number") if j not in dropped])
+        # With several classes there is a mean for each: at most as many features as columns of numbers.
+        classes = 1 if labels.values is None or len(labels.values) <= 2 else len(labels.values)
+        if not self.means or labels.values is None or classes * len(numbers.means) > MAX_NUMBER_COLUMNS:
+            numbers.means.clear()
         return _transforms_in_order(schema, values, marked, numbers, X, one_hot, words, parts, dropped)
 
     def width(self, dataset: Dataset) -> int:
@@ -198,7 +214,8 @@ class Auto(Learning):
         dates = Calendar(1, (0,), (Dates().parts,)).n_out - 1
         marked = sum(column.kind != "category" and column.missing is not False for column in schema.columns)
         known = marked if schema.missing else 0
-        more += len(appended_in_first_chunk(dataset.source, schema.positions("number")))
+        numbers = appended_in_first_chunk(dataset.source, schema.positions("number"))
+        more += len(numbers.quantiles) + len(numbers.means) * self.means
         return dataset.n_features + more + dates * len(schema.positions("datetime")) + known
 
     def bytes(self, d: int) -> int:
@@ -209,7 +226,44 @@ class Auto(Learning):
         """Return the steps that follow: means for the remaining categories, then the scaling."""
         left = tuple(j for j, tag in enumerate(feature_roles(dataset)) if tag == "category")
         means = (TargetEncode(left, task=self.task),) if left else ()
-        return (*means, AutoScale())
+        by_value = (MeansByValue(task=self.task),) if "value" in feature_roles(dataset) else ()
+        return (*means, *by_value, AutoScale())
+
+
+@dataclass(frozen=True)
+class MeansByValue(TargetEncode):
+    """Append mean targets by value, for numbers whose values act as codes; see ``appended_columns.explains_more``."""
+
+    def contribution(self, dataset: Dataset) -> Contribution | None:
+        rows = dataset._folds(self.folds)
+        return TargetSums(self._positions(dataset), self.folds, self.task == "classification", squares=True, rows=rows)
+
+    def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
+        """Return the means by value that explain more than neighbouring values, and drop the other copies."""
+        assert sums is not None
+        table, squares = sums
+        chosen = {}
+        for column, found in zip(self._positions(dataset), table.columns, strict=True):
+            if found is None:  # a sample had fewer values
+                continue
+            folds = fold_count(self.folds, dataset._folds(self.folds))
+            _, _, mass, targets = category_sums(found, folds, self.task == "classification")
+            total, summed = float(mass.sum()), targets.sum(axis=(0, 1))
+            mean = summed / total
+            variance = float(np.sum((summed if self.task == "classification" else squares) - total * np.square(mean)))
+            if explains_more(mass, targets - mass[:, :, None] * mean, self.smooth, variance):
+                chosen[column] = found
+        values = set(self._positions(dataset))
+        stay = tuple(j for j in range(dataset.n_features) if j in chosen or j not in values)
+        keep = Keep(dataset.n_features, stay)
+        if not chosen:
+            return (keep,)
+        means = TargetEncode(tuple(np.searchsorted(stay, list(chosen)).tolist()), self.smooth, self.folds, self.task)
+        kept = dataset.transform(keep)
+        return keep, *means.fitted(kept, (TargetTable(tuple(chosen.values())),))
+
+    def _positions(self, dataset: Dataset) -> tuple[int, ...]:
+        return tuple(j for j, tag in enumerate(feature_roles(dataset)) if tag == "value")
 
 
 @dataclass(frozen=True)
@@ -266,62 +320,17 @@ class _Labels:
         return _Labels(self.values | other.values)
 
 
-def appended_columns(X: Array, columns: Sequence[int]) -> list[int]:
-    """Return the columns of numbers to which normal quantiles are appended, chosen on a sample.
-
-    They are all columns with more than a few values, if there are up to ``MAX_NUMBER_COLUMNS`` columns; else those with
-    heavy tails. The kernel then sees differences of values and of ranks. It needs both: beyond the last quantile the
-    curve is constant, and in a column with heavy tails nearly all values are close together.
-    """
-    found = []
-    for j in columns:
-        x = X[np.isfinite(X[:, j]), j]
-        several = any(len(np.unique(some)) > MIN_DISTINCT_VALUES for some in (x[:1000], x))
-        if several and (len(columns) <= MAX_NUMBER_COLUMNS or _has_heavy_tails(x)):
-            found.append(j)
-    return found
-
-
-def units_differ(X: Array) -> bool:
-    """Return True if the units of features differ among these rows; values that are not finite are refused later."""
-    with np.errstate(over="ignore", invalid="ignore"):  # the run refuses rows that overflow, and names them
-        variance = X.var(axis=0)
-    return bool(np.isfinite(variance).all()) and Units().differ(variance)
-
-
-_FIRST_CHUNK_CHOICES: WeakKeyDictionary[Source, dict[tuple[int, ...], list[int]]] = WeakKeyDictionary()
-
-
-def appended_in_first_chunk(source: Source, columns: Sequence[int], alike: bool = True) -> list[int]:
-    """Return ``appended_columns`` of the first chunk, which is read once; with ``alike``, for like units, too."""
-    known, key = _FIRST_CHUNK_CHOICES.setdefault(source, {}), tuple(columns)
-    if key not in known:
-        known[key], X = [], first_chunk(source) if key else None
-        if X is not None:
-            X = X[:APPENDED_SAMPLE_ROWS].astype(np.float64)
-            known[key] = appended_columns(X, columns) if alike or units_differ(X) else known[key]
-    return known[key]
-
-
-def _has_heavy_tails(x: Array) -> bool:
-    """With heavy tails, the standard deviation is not a useful unit."""
-    spread = x.std()
-    if not spread > 0:
-        return False
-    return bool(np.mean(np.square(np.square((x - x.mean()) / spread))) - 3 > MIN_HEAVY_TAIL_KURTOSIS)
-
-
-def automatic(dataset: Dataset, task: str, adaptive: bool, scaled: bool) -> tuple[Step, ...]:
+def automatic(dataset: Dataset, task: str, adaptive: bool, scaled: bool, means: bool = True) -> tuple[Step, ...]:
     """Return the steps of ``preprocess="auto"``.
 
     With ``adaptive``, kernel and centers follow the rows, so that their units may be changed; with ``scaled``, the user
-    requests standardised features anyway.
+    requests standardised features anyway; with ``means``, features of a row may depend on the targets of others.
     """
     schema = dataset.source.schema
     if dataset.transforms:
         return ()
     if schema is not None and (not schema.plain or schema.missing):
-        return (Auto(task, len(schema.positions("category"))),)
+        return (Auto(task, len(schema.positions("category")), means),)
     as_stored = np.ndim(dataset.factor) == 0 and np.ndim(dataset.shift) == 0
     if not adaptive or scaled or not as_stored:
         return ()
@@ -336,6 +345,8 @@ def feature_roles(dataset: Dataset) -> list[str]:
             found += ["indicator"] * len(transform.indicators)
         elif isinstance(transform, Curves):
             found += ["number"] * (transform.n_out - transform.n_in)
+        elif isinstance(transform, ByValue):
+            found += ["value"] * len(transform.columns)
         elif isinstance(transform, Keep):
             found = [found[column] for column in transform.columns]
         elif isinstance(transform, Encode | TargetMeans | Calendar):
@@ -384,7 +395,7 @@ def preprocessing_notes(dataset: Dataset, steps: Sequence[Any], facts: Statistic
         elif isinstance(transform, Calendar):
             found.append(f"dates as parts of the calendar: {_listed(columns)}")
         elif isinstance(transform, Keep):
-            left = [name for j, name in enumerate(names) if j not in transform.columns]
+            left = [name for j, name in enumerate(names) if j not in transform.columns and not name.endswith(BY_VALUE)]
             why = f"no value, one value only, or a category for every other row or {MAX_CATEGORIES:,} of them"
             found += [f"left out ({why}): {_listed(left)}"] if left else []
         names = transform.names(tuple(names)) or ()
@@ -516,7 +527,7 @@ def _transforms_in_order(
     schema: Schema,
     values: Array,
     marked: list[int],
-    quantiles: list[int],
+    numbers: AppendedColumns,
     X: Array,
     one_hot: dict[int, Array],
     words: dict[int, tuple[str | None, ...]],
@@ -535,9 +546,12 @@ def _transforms_in_order(
     width = len(schema.columns) + len(marked)
     if np.isfinite(values).any():  # a column without missing values in training may have some later
         made.append(Fill(values, tuple(marked)))
-    if quantiles:
-        made.append(_curves(X, width, quantiles, QUANTILE_KNOTS, kept=True))
-        width += len(quantiles)
+    if numbers.quantiles:
+        made.append(_curves(X, width, numbers.quantiles, QUANTILE_KNOTS, kept=True))
+        width += len(numbers.quantiles)
+    if numbers.means:
+        made.append(ByValue(width, tuple(numbers.means)))
+        width += len(numbers.means)
     begins = np.arange(width + 1)
     if one_hot:
         columns = tuple(sorted(one_hot))

@@ -146,7 +146,7 @@ class TargetEncode(Learning):
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
         rows = dataset._folds(self.folds)
-        return TargetSums(self._positions(dataset), self.folds, self.task == "classification", rows)
+        return TargetSums(self._positions(dataset), self.folds, self.task == "classification", rows=rows)
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
         assert sums is not None
@@ -172,10 +172,12 @@ class TargetEncode(Learning):
 
 
 class TargetSums:
-    """Sum targets by category and fold, for each column."""
+    """Sum targets by category and fold, for each column; ``squares`` adds sums of squares (c,), zeros for labels."""
 
-    def __init__(self, columns: tuple[int, ...], folds: int, classes: bool, rows: Folds | None) -> None:
-        self.columns, self.classes, self.rows = columns, classes, rows
+    def __init__(
+        self, columns: tuple[int, ...], folds: int, classes: bool, squares: bool = False, rows: Folds | None = None
+    ) -> None:
+        self.columns, self.classes, self.squares, self.rows = columns, classes, squares, rows
         self.folds = fold_count(folds, rows)
 
     def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
@@ -205,7 +207,8 @@ class TargetSums:
             values = values.astype(np.float64) if last is None else np.append(values[:-1].astype(np.float64), last)
             there = np.asarray(mass.any(axis=1))
             found.append(CategorySums(values, names, mass, places[sums != 0], sums[sums != 0]).of(there))
-        return (TargetTable(tuple(found)),)
+        table = TargetTable(tuple(found))
+        return (table, np.zeros(1) if self.classes else w @ np.square(y)) if self.squares else (table,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,19 +266,23 @@ def _joined_sums(one: CategorySums | None, other: CategorySums | None) -> Catego
     return made if made is not None and len(made.values) <= MAX_CATEGORIES else None
 
 
-def _means(
-    found: CategorySums, folds: int, smooth: float, classes: bool, name: str, rows: Folds | None = None
-) -> tuple[Array, Array]:
-    """Categories and their means, shape (folds + 1, categories + 1, outputs)."""
-    values, mass = found.values.copy(), found.mass.T.copy()
+def category_sums(found: CategorySums, folds: int, classes: bool) -> tuple[Array, list[Any], Array, Array]:
+    """Return ascending values, outputs, weights (folds, values) and target sums (folds, values, outputs)."""
     there = np.unique(found.places % max(1, len(found.outputs)))  # of outputs that have a sum
     outputs = [found.outputs[j] for j in there.tolist()]
-    sums = np.zeros((len(values), folds, max(1, len(found.outputs))))
+    sums = np.zeros((len(found.values), folds, max(1, len(found.outputs))))
     sums.reshape(-1)[found.places] = found.sums
     sums = sums[:, :, there] if outputs else sums[:, :, :1]
     if classes and len(outputs) == 2:
         outputs, sums = outputs[1:], sums[:, :, 1:]
-    sums = np.ascontiguousarray(sums.transpose(1, 0, 2))
+    return found.values.copy(), outputs, found.mass.T.copy(), np.ascontiguousarray(sums.transpose(1, 0, 2))
+
+
+def _means(
+    found: CategorySums, folds: int, smooth: float, classes: bool, name: str, rows: Folds | None = None
+) -> tuple[Array, Array]:
+    """Categories and their means, shape (folds + 1, categories + 1, outputs)."""
+    values, outputs, mass, sums = category_sums(found, folds, classes)
     if classes and len(outputs) > MAX_CLASSES_OF_MEANS:
         raise DataError(
             f"The column {name!r} has too many categories for indicators, and the target {len(outputs)} classes.",
