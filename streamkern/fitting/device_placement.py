@@ -91,6 +91,5 @@ def device_bytes(cost_estimate: CostEstimate, p: int, d: int, itemsize: int, roo
     """
     cost_estimate = replace(cost_estimate, size=replace(cost_estimate.size, p=p, d=d, itemsize=itemsize, memory=room))
     rows = d * itemsize * max(cost_estimate.memory.batch, min(SCAN_ROWS, cost_estimate.size.n) * TURNS)
-    return (
-        cost_estimate.on_device + ahead_bytes(rows) + 2 * rows
-    )  # those being made as they are stored, and as they are sent
+    # Beside rows of steps ahead, those being made as they are stored, and as they are sent.
+    return cost_estimate.on_device + ahead_bytes(rows) + 2 * rows

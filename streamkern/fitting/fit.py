@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from streamkern.centers import Given
@@ -52,10 +51,13 @@ def fit(
     baseline = load_libraries() if baseline is None else baseline
     _require_startable(recipe, runner)
     lanes = 1 if device is not None and executor.in_process else recipe.lanes  # blocks of a step
-    shape, listed = planned_shape(
-        recipe, runner.held_out_rows, runner.search_share, after, budget=budget, baseline=baseline,
-        slots=executor.slots, overlaps=executor.overlaps, lanes=lanes,
-    )  # fmt: skip
+    how = {"budget": budget, "baseline": baseline, "slots": executor.slots, "overlaps": executor.overlaps}
+    shape, listed = planned_shape(recipe, runner.held_out_rows, runner.search_share, after, lanes=lanes, **how)
+
+    def project(rows: Dataset, outputs: int) -> Footprint:
+        """Project again, once the width of the rows and the number of outputs are known."""
+        made = shape_of(recipe, rows, outputs, runner.held_out_rows, search=shape.search, lanes=lanes, **how)
+        return footprint(made, listed)
 
     def allow(projected: Footprint) -> None:
         executor.allowed = projected.allowance()
@@ -64,7 +66,6 @@ def fit(
     projected = footprint(shape, listed)
     allow(projected)
     require_room(device, projected, shape.p, shape.dataset.n_features, shape.itemsize)
-    project = partial(projected_again, shape, listed)
     made = Fit(recipe, executor, runner, shape, project, allow, lanes, projected, device)
     runner.carry_out((*stages_of_model(recipe), *after), made)
     return made.fitted
@@ -122,11 +123,3 @@ def planned_shape(
     if needs_kernel_search(recipe):
         footprint(shape, listed)
     return with_search(shape, share), listed
-
-
-def projected_again(shape: FitShape, listed: tuple[Stage, ...], rows: Dataset, outputs: int) -> Footprint:
-    """The projection of a fit once the width of its rows and the number of its outputs are known."""
-    how = {name: getattr(shape, name) for name in ("budget", "baseline", "slots", "overlaps", "lanes")}
-    held_out_rows = 0 if shape.calibration is None else shape.calibration.rows
-    made = shape_of(shape.recipe, rows, outputs, held_out_rows, search=shape.search, **how)
-    return footprint(made, listed)

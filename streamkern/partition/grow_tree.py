@@ -137,9 +137,8 @@ class ValueCounts(dict[float, int]):
 def sample_rows(partition: Partition, rows: int, width: int) -> int:
     """Return the rows of the sample, of so many of ``width`` bytes: enough for a partition's last cuts, if few."""
     leaves, _ = partition.expected(rows)
-    enough = min(
-        MIN_SAMPLE_ROWS_OF_LEAF * leaves * 3 // 4, rows // SAMPLE_PART
-    )  # halves at the median of a sample vary
+    # Three quarters: halves at the median of a sample vary.
+    enough = min(MIN_SAMPLE_ROWS_OF_LEAF * leaves * 3 // 4, rows // SAMPLE_PART)
     return min(rows, max(SAMPLE_ROWS, enough), max(MIN_SAMPLE_ROWS, SAMPLE_BYTES // width))
 
 

@@ -86,9 +86,8 @@ MIN_SEARCH_WORK = MIN_SEARCH_SECONDS * WORK_PER_SECOND
 MIN_FULL_KERNEL_SEARCH_WORK = MIN_FULL_KERNEL_SEARCH_SECONDS * WORK_PER_SECOND
 MAX_PASS_WORK = MAX_PASS_SECONDS * WORK_PER_SECOND
 
-_EQUATION_BYTES = (
-    190  # bytes of normal equations on ``ASSUMED_THREADS`` threads for each p², which may be half of the budget
-)
+_EQUATION_BYTES = 190
+"""Bytes of normal equations on ``ASSUMED_THREADS`` threads for each p², which may be half of the budget."""
 
 
 @dataclass(frozen=True)
