@@ -81,16 +81,10 @@ class Axis(NamedTuple):
 
 
 class SampledAxis(NamedTuple):
-    """The axis of a leaf, projections (m,) of the leaf's rows of the sample on it, and their ``Axis.counts``."""
+    """The axis of a leaf, and projections (m,) of the leaf's rows of the sample on it."""
 
     axis: Axis
     t: Array
-    counts: IntArray
-
-    @classmethod
-    def along(cls, axis: Axis, t: Array) -> SampledAxis:
-        """Count the projections."""
-        return cls(axis, t, axis.counts(t))
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,7 +239,7 @@ class TreeBuilder:
                 break
             found = self._found(chosen, at)
             lines = {leaf: each.axis for leaf, each in found.items()}
-            bins = [each.counts for each in found.values()]
+            bins = [axis.counts(t) for axis, t in found.values()]
             before, grown = len(grown.tree.cuts), self._cut(grown, chosen, lines, bins, expected)
             for node in range(before, len(grown.tree.cuts)):
                 left, right = (-1 - grown.tree.children[node]).tolist()
@@ -419,7 +413,7 @@ def axis_of(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed: int) -
             best, share = (Axis(direction, edges), t), smaller
         if share >= MIN_BALANCE:
             break
-    return SampledAxis.along(*best) if best is not None and share >= MIN_SIDE_SHARE else None
+    return SampledAxis(*best) if best is not None and share >= MIN_SIDE_SHARE else None
 
 
 def two_means_axis(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed: int) -> SampledAxis | None:
@@ -458,7 +452,7 @@ def two_means_axis(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed:
     t = host_loops().project(X, whole)
     edges, smaller = quantile_edges(t)
     at = float(middle / size + mean @ whole[varying])
-    return SampledAxis.along(Axis(whole, np.unique(np.append(edges, at)), at), t) if smaller > 0 else None
+    return SampledAxis(Axis(whole, np.unique(np.append(edges, at)), at), t) if smaller > 0 else None
 
 
 def quantile_edges(t: Array) -> tuple[Array, float]:

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,13 +50,6 @@ class Leaf(NamedTuple):
     w: Array | None
 
 
-class LeafRows(Protocol):
-    """Sources of the rows of leaves. Picklable."""
-
-    def read(self, leaf: int) -> Leaf:
-        """Return the rows of a leaf, in the order in which they are stored."""
-
-
 @dataclass(frozen=True, eq=False)
 class LeafIds:
     """Rows of a source in memory, and the ascending ids of each leaf's."""
@@ -74,6 +67,7 @@ class LeafIds:
         return cls(assembly, tuple(map(np.concatenate, ids)))
 
     def read(self, leaf: int) -> Leaf:
+        """Return the rows of a leaf, in the order in which they are stored."""
         with ThreadsExecutor(1) as executor:
             X, y, w = gather_weighted(executor, self.assembly, self.ids[leaf])
         assert y is not None
@@ -198,6 +192,10 @@ class LeafRuns:
                 expected="the file of this run, on a disk that every worker sees",
                 remedy="remove the folder and run again; for workers on other machines use a shared directory",
             ) from error
+
+
+LeafRows = LeafIds | LeafRuns
+"""Sources of the rows of leaves. Picklable."""
 
 
 def routed_scan(assembly: Assembly) -> Scan:
