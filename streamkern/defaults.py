@@ -81,8 +81,6 @@ CALIBRATION_VALUES_PER_OUTPUT, JOINT_CALIBRATION_VALUES_PER_OUTPUT = 14, 11
 """Numbers in float64 for each output of a held-out row while a model, or the leaves of a partition, are calibrated."""
 ASSUMED_OUTPUTS = 16
 """Outputs assumed before the labels are known; they take little memory compared with the centers."""
-ENCODED_BUDGET_DIVISOR = 16
-"""Encoded rows are kept for all leaves if they take up to this part of the budget; else each leaf encodes its own."""
 
 # -------------------------------------------------------------------------------------- Columns and their steps (ADR 8)
 
@@ -444,12 +442,6 @@ SEARCH_BANDWIDTHS = BANDWIDTHS[1:5]
 NEAR_BANDWIDTHS = (0.36, 0.6, 1.0, 1.7)
 """Bandwidths that are compared at last, in multiples of the best so far, the smallest first. Of those through a metric,
 which takes distances away, the first two are compared at once."""
-BANDWIDTH_TIE = 0.002
-"""Part of the squared error that a smaller bandwidth may add where no ridge helps: Laplace models that pass through
-their rows hardly depend on the bandwidth, but more centers and rows want a smaller one, which takes fewer passes (CASP,
-covtype). By ``MAX_ERROR_RATIO`` in its place, digits and four classes of clusters have up to .001 more errors."""
-MAX_INTERPOLATING_RIDGE = 1e-7
-"""Ridges up to which a model is taken to pass through its rows."""
 LINEAR_WEIGHTS = (1.0, 30.0)
 """Weights of a linear part: its mean on the diagonal, where the kernel that it is added to is 1."""
 LINEAR_STANDARD_ERRORS = 2.0

@@ -387,12 +387,11 @@ def test_doctor_describes_the_machine(capsys: pytest.CaptureFixture[str]):
 def test_doctor_measures_rates_and_what_the_engine_reaches_of_them(capsys: pytest.CaptureFixture[str]):
     assert main(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {"gemm", "engine_gemm", "elementwise", "copy", "copy_all_threads"} == found["rates"].keys()
+    assert {"gemm", "copy", "copy_all_threads"} == found["rates"].keys()
     assert all(rate > 1e7 for rate in found["rates"].values())
     assert [shape["d"] for shape in found["engine"]] == [18, 100, 784]
     for shape in found["engine"]:
         assert shape["of_gemm"] == pytest.approx(2 * shape["d"] * shape["values"] / found["rates"]["gemm"])
-        assert 0.05 < shape["of_floor"] < 20  # its parts are measured one after another, on a busy machine
     assert found["threads_gain"] > 0
     assert all(library["kernels"] for library in found["blas"])
 

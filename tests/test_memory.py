@@ -193,7 +193,7 @@ def test_workers_hold_at_most_what_is_projected_for_them(name: str, stores: dict
         before = client.run(peak_resident_bytes)
         fitted = fit(recipe, executor, 4 << 30)
         after = client.run(peak_resident_bytes)
-    projected = fitted.footprint.workers.bytes(1)
+    projected = fitted.footprint.worker_bytes(1)
     for address, held in before.items():
         grown = after[address] - held
         assert grown <= projected, f"{grown / MIB:.0f} MiB grown, {projected / MIB:.0f} projected"

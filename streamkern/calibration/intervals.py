@@ -35,7 +35,7 @@ from streamkern.defaults import (
 from streamkern.engine import Engine
 from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.ridge import left_out_path
-from streamkern.errors import ModelFormatError, NumericalError
+from streamkern.errors import NumericalError
 from streamkern.kernels import Basis, Expansion
 from streamkern.rng import Draw, uniform_rows
 from streamkern.storage.serialize import is_valid_array, serializable
@@ -52,8 +52,9 @@ class Intervals:
         shares: share of the rows' weight up to each score: shape (m, c), below 1.
         mean: mean scale of each output, in encoded units, shape (c,).
         weights: of the first functions of the basis, what is added to 1 as a share of the mean scale: shape (q, c).
-        levels: scale of each row as a share of the mean one, shape (m, c); None where all rows share a quantile.
-        starts: where each fifth begins, shape (6, c); None where all rows share a quantile.
+        levels: scale of each row as a share of the mean one, shape (m, c).
+        starts: where each fifth begins, shape (6, c). It and ``levels`` are None without scores, as of a leaf, whose
+            scores are those of all leaves.
     """
 
     scores: Array
@@ -82,12 +83,9 @@ class Intervals:
             q = self._quantiles(coverage)
             self._known.clear()
             self._known[coverage] = q
-        q = q[:, outputs]
-        if len(q) > 1:
-            bounds = self._bounds[outputs]
-            fifth = np.stack([np.searchsorted(b, s, side="right") for b, s in zip(bounds, scale.T, strict=True)])
-            q = np.take_along_axis(q, fifth.T, axis=0)
-        return np.asarray(q * self.mean[outputs] * scale)
+        bounds = self._bounds[outputs]
+        fifth = np.stack([np.searchsorted(b, s, side="right") for b, s in zip(bounds, scale.T, strict=True)])
+        return np.asarray(np.take_along_axis(q[:, outputs], fifth.T, axis=0) * self.mean[outputs] * scale)
 
     @cached_property
     def _known(self) -> dict[float, Array]:
@@ -95,19 +93,16 @@ class Intervals:
         return {}
 
     def _quantiles(self, coverage: float) -> Array:
-        """Quantiles of the fifths, (5, c), that of all rows for a fifth of few; or of all, (1, c)."""
-        m, c = self.scores.shape
-        starts = np.array([[0], [m]]).repeat(c, axis=1) if self.starts is None else self.starts
-        found, groups = (
-            np.full((len(starts) - 1, c), np.inf),
-            int(self.facts["groups"]) if "groups" in self.facts else m,
-        )
+        """Quantiles of the fifths, (5, c), that of all rows for a fifth of few."""
+        assert self.starts is not None
+        (m, c), groups = self.scores.shape, self.facts.get("groups")
+        found, groups = np.full((SCALE_GROUPS, c), np.inf), m if groups is None else int(groups)
         for j in range(c):
             scores, shares = self.scores[:, j], self.shares[:, j]
-            for i, (a, b) in enumerate(pairwise(starts[:, j])):
+            for i, (a, b) in enumerate(pairwise(self.starts[:, j])):
                 found[i, j] = _quantile(scores[a:b], shares[a:b], shares[a - 1] if a else 0.0, coverage, groups)
             few = np.isinf(found[:, j])
-            if few.any() and len(found) > 1:
+            if few.any():
                 order = np.argsort(scores, kind="stable")
                 shares = np.cumsum(np.diff(shares, prepend=0.0)[order])
                 found[few, j] = _quantile(scores[order], shares, 0.0, coverage, groups)
@@ -124,25 +119,17 @@ class Intervals:
                 found[j, i] = level[a:b].min() if b > a else np.inf
         return found
 
-    def require(self, outputs: int, functions: int) -> None:
+    def sound(self, outputs: int, functions: int) -> bool:
+        """Return True if the arrays are those of a model of so many outputs and functions, and finite."""
         shape, q = np.shape(self.scores), len(self.weights)
         right = shape[1:] == (outputs,) and is_valid_array(self.scores, shape) and is_valid_array(self.shares, shape)
         right = right and is_valid_array(self.mean, (outputs,)) and is_valid_array(self.weights, (q, outputs))
-        if self.starts is not None:
-            right = (
-                right
-                and is_valid_array(self.levels, shape)
-                and is_valid_array(self.starts, (SCALE_GROUPS + 1, outputs), "iu")
-            )
-            right = right and not self.starts[0].any() and bool((self.starts[-1] == shape[0]).all())
-            right = right and bool((np.diff(self.starts, axis=0) >= 0).all())
-        if not right or q > functions:
-            raise ModelFormatError(
-                f"The intervals' numbers have shape {shape}, or are not finite.",
-                where="answers",
-                expected=f"finite numbers of {outputs} output(s)",
-                remedy="restore the model from a copy",
-            )
+        if not right or q > functions or self.starts is None:
+            return right and q <= functions and not shape[0]
+        if not is_valid_array(self.levels, shape) or not is_valid_array(self.starts, (SCALE_GROUPS + 1, outputs), "iu"):
+            return False
+        ends = not self.starts[0].any() and bool((self.starts[-1] == shape[0]).all())
+        return ends and bool((np.diff(self.starts, axis=0) >= 0).all())
 
 
 def _quantile(scores: Array, shares: Array, before: float, coverage: float, groups: int) -> float:

@@ -32,7 +32,6 @@ from streamkern.defaults import (
     WIDE_LINK_SOFTNESS,
 )
 from streamkern.engine import Engine
-from streamkern.errors import ModelFormatError
 from streamkern.storage.serialize import is_valid_array, serializable
 from streamkern.types import Array, IntArray
 
@@ -71,6 +70,13 @@ class ClassScores:
             found[k] = 1.0 - self.scores[place] if place < b else 0.0
         return found
 
+    def sound(self, classes: int) -> bool:
+        """Return True if the arrays are those of so many classes, and finite."""
+        m, starts = len(self.scores), self.starts
+        right = is_valid_array(starts, (classes + 1,), "iu")
+        right = right and is_valid_array(self.scores, (m,)) and is_valid_array(self.shares, (m,))
+        return bool(right and starts[0] == 0 and starts[-1] == m and (np.diff(starts) >= 0).all())
+
 
 @serializable
 @dataclass(frozen=True, eq=False)
@@ -80,8 +86,8 @@ class ProbabilityCalibration:
     Attributes:
         cut: of two classes the second is predicted where its output less the first's is greater.
         logits: whether outputs are logits, which stand for log s(f), and −log s(1 − f) for 0.
-        wide: a' and c', shape (2,); None without, as in models saved before they were.
-        decides: whether the prediction is the class of the largest probability; False in models saved before it was.
+        wide: a' and c', shape (2,); None of logits.
+        decides: whether the prediction is the class of the largest probability.
         facts: ``source`` and ``rows`` it was fitted to, ``missing`` classes among them, as codes.
     """
 
@@ -119,28 +125,11 @@ class ProbabilityCalibration:
             z += self.wide[0] * _log_soft(F, WIDE_LINK_SOFTNESS) - self.wide[1] * _log_soft(1.0 - F, WIDE_LINK_SOFTNESS)
         return np.asarray(z + self.bias)
 
-    def require(self, classes: int) -> None:
-        """Refuse a calibration of other classes."""
-        arrays = {"below": (self.below, classes), "above": (self.above, classes), "bias": (self.bias, classes)}
-        for name, (value, n) in (arrays | ({} if self.wide is None else {"wide": (self.wide, 2)})).items():
-            if not is_valid_array(value, (n,)):
-                raise ModelFormatError(
-                    f"The probabilities' parameter {name} has shape {np.shape(value)}, or is not finite.",
-                    where="answers",
-                    expected=f"{n} finite numbers",
-                    remedy="restore the model from a copy",
-                )
-        if self.sets is not None:
-            m, starts = len(self.sets.scores), self.sets.starts
-            right = is_valid_array(starts, (classes + 1,), "iu")
-            right = right and is_valid_array(self.sets.scores, (m,)) and is_valid_array(self.sets.shares, (m,))
-            if not right or starts[0] != 0 or starts[-1] != m or np.any(np.diff(starts) < 0):
-                raise ModelFormatError(
-                    f"The scores of classes have starts of shape {np.shape(starts)}.",
-                    where="answers",
-                    expected=f"{classes + 1} places, ascending, among {m} scores",
-                    remedy="restore the model from a copy",
-                )
+    def sound(self, classes: int, functions: int = 0) -> bool:
+        """Return True if the arrays are those of so many classes, and finite."""
+        right = all(is_valid_array(each, (classes,)) for each in (self.below, self.above, self.bias))
+        right = right and (self.wide is None or is_valid_array(self.wide, (2,)))
+        return right and (self.sets is None or self.sets.sound(classes))
 
 
 @serializable
@@ -173,16 +162,11 @@ class LabelCalibration:
         wide = None if self.wide is None else self.wide[j]
         return ProbabilityCalibration(self.below[j], self.above[j], self.bias[j], {}, wide=wide)
 
-    def require(self, labels: int) -> None:
-        cut = self.cuts is None or is_valid_array(self.cuts, (labels,))
+    def sound(self, labels: int, functions: int = 0) -> bool:
+        """Return True if the arrays are those of so many labels, and finite."""
         pairs = [self.below, self.above, self.bias, *([] if self.wide is None else [self.wide])]
-        if not cut or not all(is_valid_array(each, (labels, 2)) for each in pairs):
-            raise ModelFormatError(
-                f"The probabilities' parameters have shape {np.shape(self.below)}, or are not finite.",
-                where="answers",
-                expected=f"finite numbers of shape ({labels}, 2)",
-                remedy="restore the model from a copy",
-            )
+        cut = self.cuts is None or is_valid_array(self.cuts, (labels,))
+        return cut and all(is_valid_array(each, (labels, 2)) for each in pairs)
 
 
 def fit_label_probabilities(out_of_sample: OutOfSample, engine: Engine) -> LabelCalibration:

@@ -7,6 +7,7 @@ from typing import Any
 from streamkern.calibration.intervals import Intervals
 from streamkern.calibration.probabilities import LabelCalibration, ProbabilityCalibration
 from streamkern.data.targets import Encoding
+from streamkern.errors import ModelFormatError
 from streamkern.storage.artifact import sha256
 from streamkern.storage.serialize import flatten, unflatten
 from streamkern.types import Array
@@ -28,18 +29,17 @@ def load_calibration(tree: Any, arrays: dict[str, Any], encoding: Encoding, func
         return None
     own = {name.removeprefix(_PREFIX): array for name, array in arrays.items() if name.startswith(_PREFIX)}
     calibration = unflatten(tree, own)
-    wanted = {"classification": ProbabilityCalibration, "multilabel": LabelCalibration}.get(encoding.kind, Intervals)
-    if (
-        not isinstance(calibration, ProbabilityCalibration | LabelCalibration | Intervals)
-        or type(calibration) is not wanted
-    ):
+    kinds: dict[str, type[Calibration]] = {"classification": ProbabilityCalibration, "multilabel": LabelCalibration}
+    if not isinstance(calibration, kinds.get(encoding.kind, Intervals)) or not isinstance(calibration.facts, dict):
         raise KeyError("answers")
-    if not isinstance(calibration.facts, dict):
-        raise KeyError("facts")
-    if isinstance(calibration, Intervals):
-        calibration.require(encoding.outputs, functions)
-    else:
-        calibration.require(encoding.outputs)
+    if not calibration.sound(encoding.outputs, functions):
+        kind = "intervals" if isinstance(calibration, Intervals) else "probabilities"
+        raise ModelFormatError(
+            f"The numbers of the model's {kind} have another shape, or are not finite.",
+            where="answers",
+            expected=f"finite numbers of {encoding.outputs} output(s)",
+            remedy="restore the model from a copy",
+        )
     return calibration
 
 

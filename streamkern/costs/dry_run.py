@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from streamkern.engine.cost_meter import MeterEngine
 from streamkern.engine.operation_counts import Operations
 from streamkern.engine.quantised_factor import PackedFactor
 from streamkern.engine.reference import Engine
-from streamkern.evaluation.score import SquaredError
+from streamkern.evaluation.score import EVALUATION_BLOCK_ROWS, SquaredError
 from streamkern.execute.base import Parts, Stack
 from streamkern.gpu.memory_meter import MeteredDeviceEngine
 from streamkern.kernels import Basis, Expansion, FeatureMap, Laplace
@@ -143,18 +144,17 @@ class CostEstimate:
 
     solver: Solver
     size: ProblemSize
-    model_rows: int = 1024
 
     @cached_property
     def memory(self) -> MemoryEstimate:
         """Bytes, where the spectrum allows a batch as large as its rules let it be."""
-        found: MemoryEstimate = self._once(_memory, self.model_rows)
+        found: MemoryEstimate = self._once(_memory)
         return found
 
     @cached_property
     def on_device(self) -> int:
         """Bytes at the peak of a device that computes blocks, beyond rows that are on their way."""
-        return _DryRun(self.solver, self.size, 1.0 / MAX_CRITICAL_BATCH, on_device=True).device_peak(self.model_rows)
+        return _DryRun(self.solver, self.size, 1.0 / MAX_CRITICAL_BATCH, on_device=True).device_peak()
 
     @cached_property
     def work_estimate(self) -> WorkEstimate:
@@ -162,7 +162,7 @@ class CostEstimate:
         found: WorkEstimate = self._once(_effort)
         return found
 
-    def _once(self, of: Any, *more: int) -> Any:
+    def _once(self, of: Any) -> Any:
         """Call with the solver and the size, through the cache where the two are no more than numbers."""
         try:
             hash(self.solver)
@@ -170,7 +170,7 @@ class CostEstimate:
             cached = False
         else:
             cached = self.size.features is None
-        return (of if cached else of.__wrapped__)(self.solver, self.size, *more)
+        return (of if cached else of.__wrapped__)(self.solver, self.size)
 
     @property
     def choice(self) -> str:
@@ -201,13 +201,13 @@ class _DryRun:
         del prepared
         self.meter.taken()
 
-    def memory(self, model_rows: int) -> MemoryEstimate:
+    def memory(self) -> MemoryEstimate:
         iteration, meter = self.iteration, self.meter
         setup = max(self.setup_peak, meter.peak)
         basis = self.problem.predictor()
         centers = self.problem.held.nbytes + basis_bytes(basis)
         meter.peak = before = meter.alive
-        self._evaluate(basis, model_rows)
+        self._evaluate(basis)
         evaluation = meter.peak - before
         del basis
         meter.peak = 0
@@ -223,15 +223,15 @@ class _DryRun:
             iteration.sweeps,
         )  # fmt: skip
 
-    def device_peak(self, model_rows: int) -> int:
+    def device_peak(self) -> int:
         self._train()
-        self._evaluate(self.problem.predictor(), model_rows)
+        self._evaluate(self.problem.predictor())
         engine: Any = self.engine
         return int(engine.device.meter.peak)
 
-    def _evaluate(self, basis: Basis, model_rows: int) -> None:
+    def _evaluate(self, basis: Basis) -> None:
         W = self.engine.zeros((basis.width, self.size.outputs), self.size.dtype)
-        SquaredError(basis, False)(self.problem.block((0,), min(model_rows, self.size.n)), W)
+        SquaredError(basis, False)(self.problem.block((0,), min(EVALUATION_BLOCK_ROWS, self.size.n)), W)
 
     def _unlearned(self) -> None:
         basis = self.problem.predictor()
@@ -328,8 +328,8 @@ class _DryRun:
 
 
 @lru_cache(maxsize=1024)  # a fit in leaves asks for the same ones again and again
-def _memory(solver: Solver, size: ProblemSize, model_rows: int) -> MemoryEstimate:
-    return _DryRun(solver, size, 1.0 / MAX_CRITICAL_BATCH).memory(model_rows)
+def _memory(solver: Solver, size: ProblemSize) -> MemoryEstimate:
+    return _DryRun(solver, size, 1.0 / MAX_CRITICAL_BATCH).memory()
 
 
 @lru_cache(maxsize=1024)
@@ -362,11 +362,6 @@ class _Rows:
 
     def plain(self) -> _Rows:
         return self
-
-
-@dataclass(frozen=True)
-class _Encoding:
-    outputs: int
 
 
 class _Stream:
@@ -427,7 +422,7 @@ class ShapeProblem(Problem):
     @classmethod
     def of(cls, size: ProblemSize, engine: MeterEngine, run: Any) -> ShapeProblem:
         given: Any = _Rows(size.n, size.weighted)
-        outputs: Any = _Encoding(size.outputs)
+        outputs: Any = SimpleNamespace(outputs=size.outputs)
         nobody: Any = None
         p = 0 if size.features is not None and not size.features.needs_centers else size.p
         rows = 0 if size.stored else p

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import ORDER_ROWS, SCAN_ROWS, scan_rows
 from streamkern.defaults import (
     CALIBRATION_VALUES_PER_OUTPUT,
-    ENGINE_BYTES,
     HELD_OUT,
     LIBRARY_BYTES,
     MAX_HELD_OUT_ROWS,
@@ -29,11 +28,11 @@ from streamkern.defaults import (
     MAX_SCALE_ROWS,
     MIX_BYTES,
     MIX_CHUNKS,
-    MODULES_BYTES,
     THREAD_BYTES,
 )
 from streamkern.engine.operation_counts import Operations
 from streamkern.evaluation.metrics import ranks_bytes
+from streamkern.evaluation.score import EVALUATION_BLOCK_ROWS
 from streamkern.kernels import FeatureMap
 from streamkern.kernels.stored_centers import TILE_ROWS
 from streamkern.solvers.base import Solver, ahead_bytes, row_bytes
@@ -71,13 +70,6 @@ class SearchCost(NamedTuple):
     rounds: int
 
 
-class SampledSearch(Protocol):
-    """A choice from a sample of the rows before centers are chosen: a metric, or a kernel."""
-
-    def cost_estimate(self, size: ProblemSize, rows: int) -> SearchCost:
-        """Return the cost for so many training rows."""
-
-
 def solver_memory(budget: int, dataset: Dataset, p: int, itemsize: int, tiles: int | None = None) -> int:
     """Return a solver's bytes for its matrices: half, less rows to measure on, and all centers, or ``tiles``."""
     Z = (p if tiles is None else tiles * TILE_ROWS) * dataset.n_features * itemsize
@@ -94,9 +86,9 @@ class FitShape:
         slots: threads; ``lanes`` are blocks of a step.
         centers_bytes: of choosing the centers at its peak, beyond reading rows.
         learning_bytes: of preprocessing, for the rows it learns from.
-        model_rows: rows in a block of an evaluation.
         stored_centers: whether the centers stay where the rows are stored, and a tile of them is held.
         overlaps: as for ``ProblemSize``; so are ``better`` and ``all_rows_are_centers``.
+        search: a ``Search`` for a kernel, an ``AGOP`` for a metric, or None.
         most_rows: those of a chunk, as if the rows were stored in chunks of so many; None for the chunks there are.
         spare: whether chunks that are kept leave room for a better solve.
     """
@@ -113,11 +105,10 @@ class FitShape:
     validate: bool = False
     centers_bytes: int = 0
     learning_bytes: int = 0
-    model_rows: int = 1024
     stored_centers: bool = False
     features: FeatureMap | None = None
     overlaps: bool | None = None
-    search: SampledSearch | None = None
+    search: Any = None
     calibration: CalibrationSource | None = None
     better: bool = False
     all_rows_are_centers: bool = False
@@ -202,7 +193,7 @@ class FitShape:
 
     @cached_property
     def cost_estimate(self) -> CostEstimate:
-        return CostEstimate(self.solver, self.size, self.model_rows)
+        return CostEstimate(self.solver, self.size)
 
     @property
     def takes(self) -> MemoryEstimate:
@@ -212,7 +203,7 @@ class FitShape:
     @cached_property
     def extra(self) -> int:
         """Bytes that training adds where data make the solver try a better solve."""
-        better = CostEstimate(self.solver, replace(self.size, better=True), self.model_rows)
+        better = CostEstimate(self.solver, replace(self.size, better=True))
         return max(0, better.memory.training - self.takes.training)
 
     @property
@@ -254,13 +245,13 @@ class FitShape:
     @cached_property
     def evaluation(self) -> int:
         """Bytes of evaluating a model block by block."""
-        rows = self.takes.evaluation + min(self.model_rows, self.chunk_rows) * self._row
+        rows = self.takes.evaluation + min(EVALUATION_BLOCK_ROWS, self.chunk_rows) * self._row
         return self.swept + self.slots * rows
 
     @cached_property
     def scored(self) -> int:
         """Bytes of metrics: a sample of predictions, and ranks of outputs in the sums of an evaluation."""
-        sums = sums_in_flight(self.slots, -(-self.stored_rows // self.model_rows) or 1) + 2 * self.slots
+        sums = sums_in_flight(self.slots, -(-self.stored_rows // EVALUATION_BLOCK_ROWS) or 1) + 2 * self.slots
         copies = 6  # of targets and outputs of a sample: in pieces, joined, and decoded
         details = copies * min(MAX_SAMPLED_ROWS, self.stored_rows) * self.outputs * 8
         return details + ranks_bytes(self.stored_rows, self.outputs) * sums
@@ -279,7 +270,7 @@ class FitShape:
         """Bytes of the search for a kernel or a metric; 0 for none."""
         if self.search is None:
             return 0
-        return self.gather + self.ids + self.search.cost_estimate(self.size, self.dataset.base_rows).memory
+        return self.gather + self.ids + int(self.search.cost_estimate(self.size, self.dataset.base_rows).memory)
 
     # -------------------------------------------------------------------------------------------------- streamed steps
 
@@ -313,7 +304,7 @@ class FitShape:
         """Bytes of each thread's rows before and after the widest of the transforms."""
         if not self.dataset.transforms:
             return 0
-        longest = min(max(_GATHER_ROWS, self.model_rows, -(-self.batch // self.lanes)), self.chunk_rows)
+        longest = min(max(_GATHER_ROWS, EVALUATION_BLOCK_ROWS, -(-self.batch // self.lanes)), self.chunk_rows)
         return 2 * longest * self.dataset._widest * 8
 
     @cached_property
@@ -361,29 +352,12 @@ class FitShape:
     # ------------------------------------------------------------------------------------------------ worker processes
 
     @cached_property
-    def workers(self) -> Workers:
-        """Memory of worker processes, each with all centers."""
+    def worker_parts(self) -> dict[str, int]:
+        """Bytes of a worker process, which has all centers, by name; and of a thread there."""
         # A worker has the lanes' blocks or tiles of the set-up: a copy of the work, messages, and what a thread holds.
         takes, rows = self.takes, row_bytes(self.dataset.n_features, self.itemsize, self._values) * self.batch
         thread = THREAD_BYTES + self.transforming + takes.block + self.read(1) + self.lanes * takes.sums + rows
-        held = {
+        return {
             "centers": 3 * takes.centers, "weights": 2 * takes.state,
             "rows": self.streaming + self.needed + self.ids, "thread": thread,
         }  # fmt: skip
-        return Workers(held)
-
-
-class Workers(NamedTuple):
-    """Memory of worker processes of a cluster.
-
-    Attributes:
-        held: bytes of centers, weights and rows in a worker, by name, and of a thread there with its blocks and sums.
-    """
-
-    held: dict[str, int]
-
-    def bytes(self, threads: int = 1) -> int:
-        """Return the bytes that a worker needs at its peak, beyond its memory before the run."""
-        return (
-            MODULES_BYTES + ENGINE_BYTES + LIBRARY_BYTES + sum(self.held.values()) + (threads - 1) * self.held["thread"]
-        )

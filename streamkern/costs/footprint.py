@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from streamkern.costs.dry_run import CostEstimate
-from streamkern.costs.fit_shape import FitShape, Workers
+from streamkern.costs.fit_shape import FitShape
 from streamkern.cpu import default_engine
 from streamkern.data.chunk_cache import kept_bytes, reading_bytes
-from streamkern.defaults import FRESH_BYTES, LIBRARY_BYTES, MIN_BATCH_DIVISOR, THREAD_BYTES, USUAL_THREADS
+from streamkern.defaults import (
+    ENGINE_BYTES,
+    FRESH_BYTES,
+    LIBRARY_BYTES,
+    MIN_BATCH_DIVISOR,
+    MODULES_BYTES,
+    THREAD_BYTES,
+    USUAL_THREADS,
+)
 from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.execute.base import Allowance
 from streamkern.memory import format_bytes, parse_bytes, release_free_memory, resident_bytes
@@ -21,25 +29,15 @@ from streamkern.sources.base import Source
 from streamkern.sources.format_rules import rows_per_chunk
 
 
-class Projected(Protocol):
-    """A stage whose memory can be told before it runs."""
-
-    @property
-    def name(self) -> str:
-        """Name of the stage."""
-
-    def memory_of(self, shape: Any) -> int | None:
-        """Return the bytes that it adds at its peak; None where it is no part of a fit of this shape."""
-
-
 @dataclass(frozen=True)
 class Footprint:
-    """Projected memory of one process.
+    """Projected memory of one process, and of worker processes.
 
     Attributes:
         baseline: bytes resident before the run, with those that the libraries will add.
         stages: bytes that each stage adds at its peak, by name.
         cache_bytes: bytes of stored chunks kept in memory, part of the stages that read.
+        worker_parts: bytes of centers, weights and rows in a worker, by name, and of a thread there with its blocks.
         extra: bytes that training adds to its stage where data make the solver try a better solve.
         better_budget: budget in bytes that allows it; 0 where this one does, or nothing is added.
     """
@@ -49,7 +47,7 @@ class Footprint:
     cache_bytes: int
     cost_estimate: CostEstimate
     budget: int
-    workers: Workers
+    worker_parts: dict[str, int]
     extra: int = 0
     better_budget: int = 0
 
@@ -60,21 +58,26 @@ class Footprint:
 
     def allowance(self) -> Allowance:
         """Memory that worker processes may hold."""
-        return Allowance(self.budget, self.workers.bytes(), self.workers.held["thread"])
+        return Allowance(self.budget, self.worker_bytes(), self.worker_parts["thread"])
+
+    def worker_bytes(self, threads: int = 1) -> int:
+        """Return the bytes that a worker needs at its peak, beyond its memory before the run."""
+        more = (threads - 1) * self.worker_parts["thread"]
+        return MODULES_BYTES + ENGINE_BYTES + LIBRARY_BYTES + sum(self.worker_parts.values()) + more
 
     def worker_text(self, threads: int = 1) -> str:
         """The memory of a worker process by name, the largest first."""
-        parts = self.workers.held | {"thread": threads * self.workers.held["thread"]}
+        parts = self.worker_parts | {"thread": threads * self.worker_parts["thread"]}
         names = {"thread": "threads" if threads > 1 else "its thread"}
         largest = sorted(parts, key=lambda name: -parts[name])
         return ", ".join(f"{names.get(name, name)} {format_bytes(parts[name])}" for name in largest)
 
     def require_worker(self, limit: int, threads: int, p: int) -> None:
         """Raise PlanRefusedError where a worker needs over ``limit`` bytes, those before the run included."""
-        needed, held = FRESH_BYTES + self.workers.bytes(threads), self.workers.held
+        needed = FRESH_BYTES + self.worker_bytes(threads)
         if needed <= limit:
             return
-        centers, remedies = held.get("centers", 0), ["give workers more memory"]
+        centers, remedies = self.worker_parts.get("centers", 0), ["give workers more memory"]
         if self.cost_estimate.size.stored:
             remedies.append("use EigenPro with fewer centers, or a partition")
         elif not centers:
@@ -127,7 +130,7 @@ def require_sweep_memory(what: str, source: Source, working: int, budget: int, s
     return projected
 
 
-def footprint(shape: FitShape, stages: Sequence[Projected]) -> Footprint:
+def footprint(shape: FitShape, stages: Sequence[Any]) -> Footprint:
     """Project the memory of a fit, without what only some data need; ``PlanRefusedError`` if it cannot fit."""
     result = projection(shape, stages)
     if result.peak <= shape.budget:
@@ -152,13 +155,13 @@ def footprint(shape: FitShape, stages: Sequence[Projected]) -> Footprint:
     )
 
 
-def projection(shape: FitShape, stages: Sequence[Projected]) -> Footprint:
+def projection(shape: FitShape, stages: Sequence[Any]) -> Footprint:
     """Return the projection, whether it fits or not."""
     held = {stage.name: size for stage in stages if (size := stage.memory_of(shape)) is not None}
-    return Footprint(shape.held, held, shape.cache, shape.cost_estimate, shape.budget, shape.workers, shape.extra)
+    return Footprint(shape.held, held, shape.cache, shape.cost_estimate, shape.budget, shape.worker_parts, shape.extra)
 
 
-def _smaller_chunks(shape: FitShape, stages: Sequence[Projected], result: Footprint) -> list[str]:
+def _smaller_chunks(shape: FitShape, stages: Sequence[Any], result: Footprint) -> list[str]:
     if shape.dataset.source.in_memory:
         return []
     stored = shape.stored_row
@@ -174,7 +177,7 @@ def _smaller_chunks(shape: FitShape, stages: Sequence[Projected], result: Footpr
     ]
 
 
-def _with_better(shape: FitShape, stages: Sequence[Projected], result: Footprint) -> Footprint:
+def _with_better(shape: FitShape, stages: Sequence[Any], result: Footprint) -> Footprint:
     """With the budget that a better solve needs. Weights depend on it: it is that of any process."""
     if not result.extra:
         return result

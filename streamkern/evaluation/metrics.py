@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -228,12 +229,8 @@ def _measured_labels(encoding: Indicators, F: Array, y: Array, w: Array | None, 
 
 def _label_metrics(encoding: Indicators, found: MetricSums) -> dict[str, Any]:
     k, sums, mass = encoding.outputs, found.sums, found.sums["mass"] or np.nan
-    actual, predicted, right = (sums[name] for name in ("actual", "predicted", "right"))
-    scores = {
-        "precision": _ratio(right, predicted), "recall": _ratio(right, actual),
-        "f1": _ratio(2 * right, actual + predicted),
-    }  # fmt: skip
-    total = 2 * right.sum(), (actual + predicted).sum()
+    scores = _rates(sums)
+    total = 2 * sums["right"].sum(), (sums["actual"] + sums["predicted"]).sum()
     metrics: dict[str, Any] = {
         "accuracy": _number(sums["all_right"] / mass),
         "hamming_loss": _number(sums["wrong"].mean() / mass),
@@ -243,19 +240,34 @@ def _label_metrics(encoding: Indicators, found: MetricSums) -> dict[str, Any]:
     if "log" in sums:
         scores |= {"log_loss": sums["log"] / mass, "brier": sums["squares"] / mass}
         metrics |= {name: _number(scores[name].mean()) for name in ("log_loss", "brier")}
-    if found.ranks is not None:
-        ranked = found.ranks.metrics(k)
-        error = ranked.pop("auc_error")
-        for name, values in ranked.items():
-            metrics[name], scores[name] = _mean(values, np.isfinite(values)), values
-        if np.any(error > 0):
-            metrics["auc_error"] = _number(np.nanmax(error))
+    scores |= _rank_metrics(found, k, metrics)
+    return metrics | {"by_class": _by_class(encoding.names, scores, sums["actual"])}
+
+
+def _rates(sums: dict[str, Any]) -> dict[str, Array]:
+    actual, predicted, right = (sums[name] for name in ("actual", "predicted", "right"))
+    found = {"precision": _ratio(right, predicted), "recall": _ratio(right, actual)}
+    return found | {"f1": _ratio(2 * right, actual + predicted)}
+
+
+def _rank_metrics(found: MetricSums, k: int, metrics: dict[str, Any]) -> dict[str, Array]:
+    """Metrics of the order of scores by class; their means are added to ``metrics``."""
+    if found.ranks is None:
+        return {}
+    ranked = found.ranks.metrics(k)
+    error = ranked.pop("auc_error")
+    metrics |= {name: _mean(values, np.isfinite(values)) for name, values in ranked.items()}
+    if np.any(error > 0):
+        metrics["auc_error"] = _number(np.nanmax(error))
+    return ranked
+
+
+def _by_class(labels: Sequence[Any], scores: dict[str, Array], actual: Array) -> dict[str, dict[str, float | None]]:
     of = {name: values.tolist() for name, values in scores.items()} | {"support": actual.tolist()}
-    metrics["by_class"] = {
-        label: {name: _number(values[j]) for name, values in of.items() if np.isfinite(values[j])}
-        for j, label in enumerate(encoding.names)
+    return {
+        str(label): {name: _number(values[j]) for name, values in of.items() if np.isfinite(values[j])}
+        for j, label in enumerate(labels)
     }
-    return metrics
 
 
 _BY_CLASS = ("precision", "recall", "f1", "auc", "average_precision")
@@ -308,11 +320,9 @@ def _counts(codes: Array, w: Array, k: int) -> Array:
 
 def _class_metrics(encoding: Classes, found: MetricSums) -> dict[str, Any]:
     k, sums, mass = encoding.outputs, found.sums, found.sums["mass"] or np.nan
-    actual, predicted, right = (sums[name] for name in ("actual", "predicted", "right"))
-    recall, precision = _ratio(right, actual), _ratio(right, predicted)
-    scores = {"precision": precision, "recall": recall, "f1": _ratio(2 * right, actual + predicted)}
-    present, seen = actual > 0, (actual > 0) | (predicted > 0)
-    metrics: dict[str, Any] = {"balanced_accuracy": _mean(recall, present)}
+    scores, present = _rates(sums), sums["actual"] > 0
+    seen = present | (sums["predicted"] > 0)
+    metrics: dict[str, Any] = {"balanced_accuracy": _mean(scores["recall"], present)}
     if "log" in sums:
         gap = np.abs(sums["bin_sure"] - sums["bin_right"]).sum()
         halves = 2.0 if k == 2 else 1.0
@@ -321,24 +331,13 @@ def _class_metrics(encoding: Classes, found: MetricSums) -> dict[str, Any]:
             "brier": _number(sums["squares"] / mass / halves),
             "ece": _number(gap / mass),
         }
-    if found.ranks is not None:
-        ranked = found.ranks.metrics(1 if k == 2 else k)
-        error = ranked.pop("auc_error")
-        for name, values in ranked.items():
-            metrics[name] = _mean(values, np.isfinite(values))
-            scores[name] = np.array([np.nan, values[0]]) if k == 2 else values
-        if np.any(error > 0):
-            metrics["auc_error"] = _number(np.nanmax(error))
+    ranked = _rank_metrics(found, 1 if k == 2 else k, metrics)
+    scores |= {name: np.array([np.nan, each[0]]) if k == 2 else each for name, each in ranked.items()}
     for name in ("precision", "recall", "f1"):
         metrics[name] = _number(scores[name][1]) if k == 2 else _mean(scores[name], seen)
     if k > MAX_RANKED_CLASSES:
         return metrics
-    of = {name: values.tolist() for name, values in scores.items()} | {"support": actual.tolist()}
-    metrics["by_class"] = {
-        str(label): {name: _number(values[j]) for name, values in of.items() if np.isfinite(values[j])}
-        for j, label in enumerate(encoding.values.tolist())
-    }
-    return metrics
+    return metrics | {"by_class": _by_class(encoding.values.tolist(), scores, sums["actual"])}
 
 
 def flat_metrics(metrics: dict[str, Any]) -> dict[str, float | None]:

@@ -24,6 +24,9 @@ from streamkern.kernels import Basis
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, IntArray
 
+EVALUATION_BLOCK_ROWS = 1024
+"""Rows of a block in which a model is evaluated."""
+
 
 @dataclass(eq=False)
 class SquaredError:
@@ -116,7 +119,6 @@ def score(
     assembly: Assembly,
     basis: Basis,
     weights: Array,
-    block_rows: int = 1024,
     *,
     all_metrics: bool = False,
     calibration: Calibration | None = None,
@@ -129,7 +131,7 @@ def score(
     """
     classify = isinstance(assembly.encoding, Classes)
     error = SquaredError(basis, classify, None, assembly.encoding, all_metrics, calibration)
-    unseen, *sums = _sums(executor, assembly, error, weights, block_rows)
+    unseen, *sums = _sums(executor, assembly, error, weights)
     if all_metrics:
         warn_unseen(unseen, sums[0])
     return _metrics(assembly.encoding, sums)
@@ -140,16 +142,13 @@ def score_in_detail(
     assembly: Assembly,
     basis: Basis,
     weights: Array,
-    block_rows: int = 1024,
     calibration: Calibration | None = None,
 ) -> ScoreResult:
     """As ``score``, with the details that a report shows, in the same sweep."""
     encoding, data = assembly.encoding, assembly.dataset
     classify = isinstance(encoding, Classes)
     sample = data.sample(min(MAX_SAMPLED_ROWS, data.base_rows)).rules[-1]
-    _, *sums = _sums(
-        executor, assembly, SquaredError(basis, classify, sample, encoding, True, calibration), weights, block_rows
-    )
+    _, *sums = _sums(executor, assembly, SquaredError(basis, classify, sample, encoding, True, calibration), weights)
     metrics, details = _metrics(encoding, sums), sums[-2]
     curves = curves_of(encoding, sums[-1], calibration) if encoding is not None and sums[-1] else {}
     if classify:
@@ -161,10 +160,10 @@ def score_in_detail(
     return ScoreResult(metrics, None, actual, predicted, curves)
 
 
-def _sums(executor: Executor, assembly: Assembly, error: SquaredError, weights: Array, block_rows: int) -> Parts:
+def _sums(executor: Executor, assembly: Assembly, error: SquaredError, weights: Array) -> Parts:
     if isinstance(error.calibration, Intervals):
         weights = error.calibration.widened(weights)
-    *sums, more = sweep(executor, ScanWork(Scan(assembly, block_rows), error), weights)
+    *sums, more = sweep(executor, ScanWork(Scan(assembly, EVALUATION_BLOCK_ROWS), error), weights)
     return (*sums, more.compact() if more else more)
 
 

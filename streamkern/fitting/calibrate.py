@@ -148,8 +148,6 @@ def fit_calibration(
 
 @dataclass(eq=False)
 class _Outputs:
-    """Contributes outputs, targets and sample weights of rows."""
-
     basis: Basis
 
     def __call__(self, block: Block, state: Array) -> Parts:
@@ -229,7 +227,6 @@ def fit_class_calibration(
 def _with_threshold(
     made: ProbabilityCalibration, out_of_sample: OutOfSample, metric: str, warn: Callable[[str], None]
 ) -> ProbabilityCalibration:
-    """Probabilities with the threshold that is best for a metric."""
     F = out_of_sample.outputs
     cut = best_threshold(metric, F[:, 1] - F[:, 0], out_of_sample.y == 1, out_of_sample.w)
     if cut is None:
@@ -249,7 +246,6 @@ def _with_threshold(
 def _with_thresholds(
     made: LabelCalibration, out_of_sample: OutOfSample, metric: str, encoding: Indicators, warn: Callable[[str], None]
 ) -> LabelCalibration:
-    """Probabilities of labels with the threshold of each that is best for a metric."""
     found = [
         best_threshold(metric, f - 0.5, y > 0.5, out_of_sample.w)
         for f, y in zip(out_of_sample.outputs.T, out_of_sample.y.T, strict=True)

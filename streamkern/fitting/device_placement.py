@@ -37,7 +37,9 @@ def device_for(recipe: Any, name: str) -> Device | None:
         why = f"{recipe.solver.to_json()['name']} is"
     elif recipe.centers is not None and recipe.centers.stored:
         why = "centers that are read from storage are"
-    if name == "auto" and (why is not None or _terms(recipe) < MIN_DEVICE_TERMS):
+    p = 0 if recipe.centers is None else recipe.centers.count(recipe.train)
+    terms = float(len(recipe.train)) * float(p) * float(recipe.train.n_features)  # of the inner products of a pass
+    if name == "auto" and (why is not None or terms < MIN_DEVICE_TERMS):
         return None
     if why is None:
         return get_device(name)
@@ -47,18 +49,6 @@ def device_for(recipe: Any, name: str) -> Device | None:
         expected="one model with a kernel at centers in memory",
         remedy='use --device auto or cpu (sk.Resources(device="auto"))',
     )
-
-
-def _terms(recipe: Any) -> float:
-    """Rows × centers × columns of a pass: terms of the inner products."""
-    p = 0 if recipe.centers is None else recipe.centers.count(recipe.train)
-    rows, columns = len(recipe.train), recipe.train.n_features
-    return float(rows) * float(p) * float(columns)
-
-
-def lanes_on(device: Device | None, here: bool, lanes: int) -> int:
-    """Blocks of a step: one on the device of this process; else as many as given, whose sums are added in a tree."""
-    return 1 if device is not None and here else lanes
 
 
 def room_for_solver(device: Device | None, projected: Footprint, p: int, d: int, itemsize: int) -> int:
@@ -101,6 +91,5 @@ def device_bytes(cost_estimate: CostEstimate, p: int, d: int, itemsize: int, roo
     """
     cost_estimate = replace(cost_estimate, size=replace(cost_estimate.size, p=p, d=d, itemsize=itemsize, memory=room))
     rows = d * itemsize * max(cost_estimate.memory.batch, min(SCAN_ROWS, cost_estimate.size.n) * TURNS)
-    return (
-        cost_estimate.on_device + ahead_bytes(rows) + 2 * rows
-    )  # those being made as they are stored, and as they are sent
+    # Beside rows of steps ahead, those being made as they are stored, and as they are sent.
+    return cost_estimate.on_device + ahead_bytes(rows) + 2 * rows

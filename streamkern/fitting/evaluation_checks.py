@@ -48,16 +48,10 @@ def require_fit_rows(recipe: Recipe) -> None:
     """Raise DataError where training, validation or test rows are none, or the latter two have no target."""
     recipe.train._require_rows()
     for name, rows in (("validation", recipe.validation), ("test", recipe.test)):
-        require_measurable(rows, name)
-
-
-def require_measurable(rows: Dataset | None, name: str) -> None:
-    """Raise DataError if there are no rows, or if they have no target."""
-    if rows is None:
-        return
-    with naming_rows(f"the {name} rows"):
-        rows._require_rows()
-        require_target(rows, "the target")
+        if rows is not None:
+            with naming_rows(f"the {name} rows"):
+                rows._require_rows()
+                require_target(rows, "the target")
 
 
 def require_target(rows: Dataset, where: str) -> Target:
@@ -74,8 +68,6 @@ def require_target(rows: Dataset, where: str) -> Target:
 
 @dataclass(frozen=True)
 class _Unseen:
-    """Contributes the rows of a block with a category that training did not see, by column."""
-
     assembly: Assembly
 
     def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from streamkern.centers import Given
@@ -14,7 +13,7 @@ from streamkern.engine.device import Device
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor
 from streamkern.fitting.calibrate import out_of_sample_source, require_threshold_rows
-from streamkern.fitting.device_placement import lanes_on, require_room
+from streamkern.fitting.device_placement import require_room
 from streamkern.fitting.evaluation_checks import require_fit_rows
 from streamkern.fitting.fitted import Fitted
 from streamkern.fitting.memory_projection import likely_outputs, planned_rows, shape_of, with_search
@@ -51,11 +50,14 @@ def fit(
     runner = runner or Runner()
     baseline = load_libraries() if baseline is None else baseline
     _require_startable(recipe, runner)
-    lanes = lanes_on(device, executor.in_process, recipe.lanes)
-    shape, listed = planned_shape(
-        recipe, runner.held_out_rows, runner.search_share, after, budget=budget, baseline=baseline,
-        slots=executor.slots, overlaps=executor.overlaps, lanes=lanes,
-    )  # fmt: skip
+    lanes = 1 if device is not None and executor.in_process else recipe.lanes  # blocks of a step
+    how = {"budget": budget, "baseline": baseline, "slots": executor.slots, "overlaps": executor.overlaps}
+    shape, listed = planned_shape(recipe, runner.held_out_rows, runner.search_share, after, lanes=lanes, **how)
+
+    def project(rows: Dataset, outputs: int) -> Footprint:
+        """Project again, once the width of the rows and the number of outputs are known."""
+        made = shape_of(recipe, rows, outputs, runner.held_out_rows, search=shape.search, lanes=lanes, **how)
+        return footprint(made, listed)
 
     def allow(projected: Footprint) -> None:
         executor.allowed = projected.allowance()
@@ -64,7 +66,6 @@ def fit(
     projected = footprint(shape, listed)
     allow(projected)
     require_room(device, projected, shape.p, shape.dataset.n_features, shape.itemsize)
-    project = partial(projected_again, shape, listed)
     made = Fit(recipe, executor, runner, shape, project, allow, lanes, projected, device)
     runner.carry_out((*stages_of_model(recipe), *after), made)
     return made.fitted
@@ -122,18 +123,3 @@ def planned_shape(
     if needs_kernel_search(recipe):
         footprint(shape, listed)
     return with_search(shape, share), listed
-
-
-def projected_again(shape: FitShape, listed: tuple[Stage, ...], rows: Dataset, outputs: int) -> Footprint:
-    """The projection of a fit once the width of its rows and the number of its outputs are known."""
-    how = {name: getattr(shape, name) for name in ("budget", "baseline", "slots", "overlaps", "lanes")}
-    held_out_rows = 0 if shape.calibration is None else shape.calibration.rows
-    made = shape_of(shape.recipe, rows, outputs, held_out_rows, search=shape.search, **how)
-    return footprint(made, listed)
-
-
-def project_memory(recipe: Recipe, budget: int, baseline: int, held_out_rows: int, **how: Any) -> Footprint:
-    """Project the memory of a fit from its recipe; PlanRefusedError has the remedy where it cannot fit."""
-    share = how.pop("share", None)
-    shape, listed = planned_shape(recipe, held_out_rows, share, budget=budget, baseline=baseline, **how)
-    return footprint(shape, listed)

@@ -34,7 +34,7 @@ def preprocessing_steps(recipe: Recipe) -> tuple[Step, ...]:
     chosen = recipe.preprocess
     if isinstance(chosen, str):
         features = recipe.features is None and (recipe.centers is None or not isinstance(recipe.centers, Given))
-        adaptive = features and (recipe.kernel is None or median_bandwidth.needs_median(recipe))
+        adaptive = features and (recipe.kernel is None or bool(median_bandwidth.median_norms(recipe)))
         never = recipe.scaling != AUTOMATIC
         kept = traits_of(recipe.solver).keeps_sums  # a row that is forgotten leaves no trace
         chosen = automatic(recipe.train, recipe.task, adaptive, never, means=not kept)
@@ -84,16 +84,6 @@ def all_rows_are_centers(recipe: Recipe, dataset: Dataset, any_kernel: bool = Fa
     )
 
 
-def centers_bytes(recipe: Recipe, slots: int, dataset: Dataset | None = None) -> int:
-    """Bytes at the peak of choosing centers among these rows, by default ``planned_rows``, beyond reading rows.
-
-    Or taking the distances that a bandwidth is the median of, which goes before.
-    """
-    dataset, itemsize = planned_rows(recipe) if dataset is None else dataset, np.dtype(recipe.dtype).itemsize
-    chosen = 0 if recipe.centers is None else recipe.centers.setup_bytes(dataset, itemsize, slots)
-    return max(chosen, median_bandwidth.setup_bytes(dataset, itemsize) if median_bandwidth.needs_median(recipe) else 0)
-
-
 def shape_of(recipe: Recipe, rows: Dataset, outputs: int, held_out_rows: int, **how: Any) -> FitShape:
     """The shape of a recipe's fit to rows of a width, with a number of outputs.
 
@@ -101,9 +91,12 @@ def shape_of(recipe: Recipe, rows: Dataset, outputs: int, held_out_rows: int, **
     shape: the budget, what is held before, and the executor.
     """
     source = out_of_sample_source(recipe.solver, recipe.train, recipe.validation) if held_out_rows else None
+    itemsize = np.dtype(recipe.dtype).itemsize
+    chosen = 0 if recipe.centers is None else recipe.centers.setup_bytes(rows, itemsize, how["slots"])
+    median = median_bandwidth.setup_bytes(rows, itemsize) if median_bandwidth.median_norms(recipe) else 0
     fields: dict[str, Any] = {
-        "lanes": recipe.lanes, "itemsize": np.dtype(recipe.dtype).itemsize, "validate": recipe.validation is not None,
-        "centers_bytes": centers_bytes(recipe, how["slots"], rows),
+        "lanes": recipe.lanes, "itemsize": itemsize, "validate": recipe.validation is not None,
+        "centers_bytes": max(chosen, median),
         "stored_centers": recipe.centers is not None and recipe.centers.stored, "features": recipe.features,
         "learning_bytes": learning_bytes(recipe.train, preprocessing_steps(recipe)), "search": recipe.metric,
         "calibration": None if source is None else CalibrationSource(source, recipe.task, held_out_rows),

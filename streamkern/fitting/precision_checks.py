@@ -219,5 +219,4 @@ def require_resolved(kernel: Kernel, size: Sizes, dtype: np.dtype[Any]) -> None:
 
 
 def _scaled(dataset: Dataset, facts: Statistics) -> tuple[Array, Array]:
-    """Mean and variance of each feature after the dataset's factor and shift, shape (d,) each."""
     return facts.mean * dataset.factor + dataset.shift, facts.variance * np.square(dataset.factor)

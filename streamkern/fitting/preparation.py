@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.fitting.recipe import Recipe
 from streamkern.fitting.stage import Runner, Stage, step
 from streamkern.memory import release_free_memory
-from streamkern.preprocessing.automatic_steps import Auto, AutoScale, JoinQuantiles
+from streamkern.preprocessing.automatic_steps import AutoScale
 from streamkern.preprocessing.category_steps import require_encoded
 from streamkern.preprocessing.steps import STANDARD, Learning, Scaling, Step, scale
 from streamkern.sweep import ScanWork, sweep
@@ -83,7 +83,6 @@ def _several(made: Transform | tuple[Transform, ...]) -> tuple[Transform, ...]:
 
 
 def _weight_totals(dataset: Dataset, executor: Executor) -> WeightTotals:
-    """Sum and largest of the rows' weights: one sweep."""
     work = ScanWork(RawScan(Scan(Assembly(dataset.plain()), scan_rows(dataset._widest))), _weights_of_rows)
     mass, ends = sweep(executor, work)
     return WeightTotals(float(mass), float(ends.high))
@@ -100,6 +99,7 @@ def rows_key(dataset: Dataset) -> str:
     return replace(dataset.plain(), seed=0).fingerprint
 
 
+@dataclass(eq=False)
 class TrainingRows:
     """Training rows while they are prepared.
 
@@ -108,10 +108,14 @@ class TrainingRows:
         facts: their statistics before the scaling that is left at the end; None until they are taken.
     """
 
-    def __init__(self, recipe: Recipe, executor: Executor, runner: Runner) -> None:
-        self.recipe, self.executor, self.runner = recipe, executor, runner
-        self.data: Dataset = recipe.train
-        self.facts: Statistics | None = None
+    recipe: Recipe
+    executor: Executor
+    runner: Runner
+    data: Dataset = field(init=False)
+    facts: Statistics | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.data = self.recipe.train
 
     @property
     def known(self) -> Statistics:
@@ -193,9 +197,8 @@ def _preprocessing(given: Step | AutoScale) -> tuple[Stage, ...]:
             plain = plain.transform(transform)
         rows.data, rows.facts = rows.data._prepared_like(plain), None
         release_free_memory()
-        if not isinstance(given, Auto | JoinQuantiles) or rows.recipe.scaling == STANDARD:
-            return ()
-        return tuple(chain.from_iterable(map(_preprocessing, given.rest(rows.data))))
+        rest = () if rows.recipe.scaling == STANDARD else given.rest(rows.data)
+        return tuple(chain.from_iterable(map(_preprocessing, rest)))
 
     return (
         Stage(

@@ -36,11 +36,7 @@ from streamkern.errors import UsageError
 from streamkern.fitting.memory_projection import all_rows_are_centers, basis_width, planned_rows
 from streamkern.fitting.recipe import AUTO
 from streamkern.memory import format_bytes
-from streamkern.selection.kernel_search import (
-    default_centers,
-    max_rows_as_centers,
-    needs_kernel_search,
-)
+from streamkern.selection.kernel_search import default_centers, max_rows_as_centers, needs_kernel_search
 from streamkern.solvers.base import Solver, traits_of
 from streamkern.solvers.batch_size import passes_of
 from streamkern.solvers.direct import Direct
@@ -125,7 +121,6 @@ def _solvers(
 def _falkon(
     size: ProblemSize, iterative: Solver, patience: int | None, limit: float
 ) -> Iterator[Candidate[SolverChoice]]:
-    """``Falkon`` with the passes that ``MAX_RIDGE_WORK_RATIO`` or ``MAX_PASSES_WORK`` allow."""
     takes = CostEstimate(Falkon(), size).memory
     held = max(takes.setup, takes.training)
     few, many = (nominal_work(Falkon(epochs=epochs), size) for epochs in (MAX_DEFAULT_PASSES, MAX_EPOCHS))

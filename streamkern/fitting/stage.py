@@ -19,15 +19,6 @@ Key = Callable[[], tuple[Any, ...] | None]
 all rows in memory."""
 
 
-def always(fit: Any) -> bool:
-    """A stage of every fit."""
-    return True
-
-
-def take_nothing(fit: Any, result: Any) -> None:
-    """The result is all there is."""
-
-
 @dataclass(frozen=True, eq=False)
 class Stage:
     """A stage of a fit: what ``run`` returns, kept by ``key``, and given to the fit.
@@ -53,9 +44,9 @@ class Stage:
     name: str
     run: Callable[[Any], Any]
     into: str = ""
-    take: Callable[[Any, Any], Iterable[Stage] | None] = take_nothing
+    take: Callable[[Any, Any], Iterable[Stage] | None] = lambda fit, result: None
     key: Callable[[Any], tuple[Any, ...] | None] | None = None
-    when: Callable[[Any], bool] = always
+    when: Callable[[Any], bool] = lambda fit: True
     until: str = ""
     checkpoints: bool = False
     parts: bool = False
@@ -68,7 +59,7 @@ class Stage:
         return self.memory(shape) if self.memory is not None and self.when(shape) else None
 
 
-def step(run: Callable[[Any], Any], when: Callable[[Any], bool] = always) -> Stage:
+def step(run: Callable[[Any], Any], when: Callable[[Any], bool] = lambda fit: True) -> Stage:
     """A step between two stages: it takes no time, and nothing shows it."""
     return Stage("", run, when=when)
 

@@ -21,7 +21,7 @@ from streamkern.costs.stage_work import StageWork
 from streamkern.data.class_weights import described_weights, weighted_like
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_compatibility import require_same_scaling, require_training_columns
-from streamkern.data.statistics import Statistics, require_range
+from streamkern.data.statistics import require_range
 from streamkern.data.targets import Classes, Indicators, encoding_to_json
 from streamkern.defaults import HELD_OUT, MAX_TRAIN_SCORE_ROWS, MEDIAN_ROWS
 from streamkern.engine.device import Device
@@ -37,20 +37,14 @@ from streamkern.fitting.memory_projection import all_rows_are_centers, basis_wid
 from streamkern.fitting.precision_checks import require_precision, subtract_offsets
 from streamkern.fitting.preparation import STATISTICS, TrainingRows, preparation, rows_key, scan_memory
 from streamkern.fitting.recipe import Recipe
-from streamkern.fitting.stage import Runner, Stage, step
+from streamkern.fitting.stage import Stage, step
 from streamkern.gpu import engine_on
 from streamkern.kernels import Kernel
 from streamkern.memory import release_free_memory
 from streamkern.preprocessing.automatic_steps import data_warnings, preprocessing_notes
 from streamkern.preprocessing.feature_origins import Features, features_of
 from streamkern.selection import median_bandwidth
-from streamkern.selection.kernel_search import (
-    KernelChoice,
-    Search,
-    choose_kernel,
-    default_kernel,
-    ridge_under_weights,
-)
+from streamkern.selection.kernel_search import KernelChoice, Search, choose_kernel, default_kernel, with_ridge
 from streamkern.selection.learned_metric import Metric, learn_metric
 from streamkern.solvers.base import Iteration, Problem
 from streamkern.solvers.logistic import encoding_for
@@ -72,33 +66,25 @@ class Fit(TrainingRows):
         source: of the outputs that answers are made from; or None.
     """
 
-    recipe: Recipe
-    executor: Executor
-    runner: Runner
     shape: FitShape
     project: Callable[[Dataset, int], Footprint]
     allow: Callable[[Footprint], None]
     lanes: int
     projected: Footprint
     device: Device | None = None
-    data: Dataset = field(init=False)
-    facts: Statistics | None = None
     notes: list[str] = field(default_factory=list)
     columns: Features | None = None
     choice: KernelChoice | None = None
     metric: Metric | None = None
     distances: dict[int, float] = field(default_factory=dict)
     validation: Dataset | None = None
-    kernel: Kernel | None = None
-    centers: CenterSet | None = None
+    kernel: Kernel = field(init=False)
+    centers: CenterSet = field(init=False)
     problem: Problem = field(init=False)
     iteration: Iteration | None = None
     outcome: Outcome = field(init=False)
     report: dict[str, Any] = field(default_factory=dict)
     calibration: Calibration | None = None
-
-    def __post_init__(self) -> None:
-        self.data = self.recipe.train
 
     @property
     def search(self) -> Search | None:
@@ -146,7 +132,6 @@ def _look_at_rows(fit: Fit) -> None:
 
 
 def _sample_problem(fit: Fit) -> Problem:
-    """The problem that a sample is drawn from, with the kernel to begin with and no centers yet."""
     kernel = fit.recipe.kernel or default_kernel(fit.known, fit.data)
     nothing = CenterSet(np.empty((0, fit.data.n_features), dtype=fit.dtype), None)
     rows = subtract_offsets(fit.data, fit.known, kernel.translation_invariant, fit.dtype)
@@ -168,7 +153,6 @@ def _choose_kernel(fit: Fit) -> KernelChoice:
 
 
 def _take_kernel(fit: Fit, chosen: KernelChoice) -> None:
-    """Take the kernel that was chosen, its ridge, and the metric that was tried."""
     assert fit.search is not None
     fit.runner.choice(chosen.reason(), kernel=chosen.described)
     solver = chosen.solver(fit.recipe.solver, fit.recipe.train.base_rows)
@@ -205,10 +189,6 @@ def _learns_metric(fit: Fit | FitShape) -> bool:
     return fit.recipe.metric is not None and fit.choice is None
 
 
-def _searching(shape: FitShape) -> int:
-    return shape.searching
-
-
 def _search_work(shape: FitShape) -> StageWork:
     return search_work(shape, shape.search, shape.size)
 
@@ -233,7 +213,7 @@ KERNEL = Stage(
     why=lambda shape: (shape.search.text(),),
     key=lambda fit: _sample_key(fit, asdict(fit.search)),
     when=_chooses_kernel,
-    memory=_searching,
+    memory=lambda shape: shape.searching,
     work=_search_work,
 )  # fmt: skip
 
@@ -242,21 +222,21 @@ METRIC = Stage(
     why=_metric_reason,
     key=lambda fit: _sample_key(fit, described(fit.recipe.metric), described(_sample_problem(fit).kernel)),
     when=_learns_metric,
-    memory=_searching,
+    memory=lambda shape: shape.searching,
     work=_search_work,
 )  # fmt: skip
 
 
 def _weigh_ridge(fit: Fit) -> None:
     if fit.choice is None and described_weights(fit.data):
-        fit.recipe = replace(fit.recipe, solver=ridge_under_weights(fit.recipe.solver, fit.data.base_rows))
+        # Without a ridge weights of classes would not count.
+        fit.recipe = replace(fit.recipe, solver=with_ridge(fit.recipe.solver, 1 / fit.data.base_rows))
 
 
 # ----------------------------------------------------------------------------------------- rows as the solver sees them
 
 
 def _center_rows(fit: Fit) -> None:
-    """Rows less offsets that the dtype rounds too coarsely, and the projection for their width and outputs."""
     recipe, guess = fit.recipe, fit.shape.dataset
     basis = recipe.features or recipe.kernel
     invariant = basis is None or basis.translation_invariant
@@ -287,8 +267,6 @@ def _like_training(fit: Any, name: str) -> Dataset:
 
 
 def _check(name: str) -> Stage:
-    """The check of rows that training is measured on, made before it begins."""
-
     def rows(shape: FitShape) -> Dataset:
         found: Dataset = getattr(shape.recipe, name)
         return found
@@ -319,8 +297,6 @@ def _median_work(shape: FitShape) -> StageWork:
 
 
 def _bandwidth(norm: int) -> Stage:
-    """The median distance of two rows in a norm, which a bandwidth is."""
-
     def take(fit: Fit, median: float) -> None:
         fit.distances[norm] = median
         in_norm = "" if norm == 2 else f" in the L{norm} norm"
@@ -372,7 +348,6 @@ def _kept_centers(fit: Fit) -> tuple[Any, ...] | None:
 
 
 def _take_centers(fit: Fit, centers: CenterSet) -> None:
-    assert fit.kernel is not None
     require_precision(fit.kernel, fit.recipe.features, centers.Z, fit.data, fit.known, centers.Z.dtype)
     release_free_memory()
 
@@ -397,10 +372,7 @@ CENTERS = Stage(
 
 
 def _pose(fit: Fit) -> None:
-    """The problem of the solver, with its memory on the host or the device."""
     recipe, projected, facts = fit.recipe, fit.projected, fit.known
-    assert fit.kernel is not None
-    assert fit.centers is not None
     dtype, sizes = fit.centers.Z.dtype, (basis_width(recipe, fit.data), fit.data.n_features)
     needed = require_room(fit.device, projected, *sizes, dtype.itemsize)
     fit.problem = Problem(

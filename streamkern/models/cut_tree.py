@@ -88,30 +88,23 @@ class Partition:
     cuts: str = "gradient"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.rows, str):
-            set_integer(self, "rows", 100)
-        elif self.rows != "auto":
-            raise UsageError(f"rows is {self.rows!r}.", where="Partition(rows=...)", expected='a number, or "auto"')
-        if not isinstance(self.leaves, str):
-            set_integer(self, "leaves", 1)
-        elif self.leaves != "auto":
-            raise UsageError(
-                f"leaves is {self.leaves!r}.", where="Partition(leaves=...)", expected='a number, or "auto"'
-            )
+        for name, least in (("rows", 100), ("leaves", 1)):
+            if not isinstance(getattr(self, name), str):
+                set_integer(self, name, least)
         number = isinstance(self.overlap, int | float | np.number) and not isinstance(self.overlap, bool)
-        auto = isinstance(self.overlap, str) and self.overlap == "auto"
-        if not auto and (not number or not 0 <= float(self.overlap) <= MAX_OVERLAP):
-            raise UsageError(
-                f"overlap is {self.overlap!r}.",
-                where="Partition(overlap=...)",
-                expected='a share from 0 to 0.5, or "auto"',
-            )
-        if self.cuts not in CUT_METHODS:
-            raise UsageError(
-                f"cuts is {self.cuts!r}.", where="Partition(cuts=...)", expected=" or ".join(map(repr, CUT_METHODS))
-            )
-        if self.by is not None and not isinstance(self.by, str):
-            raise UsageError(f"by is {self.by!r}.", where="Partition(by=...)", expected="the name of a column, or None")
+        share = number and 0 <= float(self.overlap) <= MAX_OVERLAP
+        for name, right, expected in (
+            ("rows", self.rows == "auto" or not isinstance(self.rows, str), 'a number, or "auto"'),
+            ("leaves", self.leaves == "auto" or not isinstance(self.leaves, str), 'a number, or "auto"'),
+            ("overlap", share or (isinstance(self.overlap, str) and self.overlap == "auto"),
+             'a share from 0 to 0.5, or "auto"'),
+            ("cuts", self.cuts in CUT_METHODS, " or ".join(map(repr, CUT_METHODS))),
+            ("by", isinstance(self.by, str | None), "the name of a column, or None"),
+        ):  # fmt: skip
+            if not right:
+                raise UsageError(
+                    f"{name} is {getattr(self, name)!r}.", where=f"Partition({name}=...)", expected=expected
+                )
 
     @property
     def most(self) -> int:

@@ -63,7 +63,6 @@ from streamkern.types import Array
 from streamkern.user_code_digest import described
 
 KIND = "KernelMachine"
-_BLOCK_ROWS = 1024
 _TASK_ROWS = 1 << 16
 
 R = TypeVar("R")
@@ -385,14 +384,13 @@ class KernelMachine(CalibratedModel):
         assembly = self._with_target(self.dataset(X, y))
         with ThreadsExecutor() if executor is None else nullcontext(executor) as running:
             return score(
-                running, assembly, self._basis(), self.weights, _BLOCK_ROWS, all_metrics=True,
+                running, assembly, self._basis(), self.weights, all_metrics=True,
                 calibration=self.calibration,
             )  # fmt: skip
 
     def _score_in_detail(self, dataset: Dataset, executor: Executor) -> ScoreResult:
-        """``score``, and the details for a report, from one sweep over the rows."""
         assembly = self._with_target(self.dataset(dataset))
-        return score_in_detail(executor, assembly, self._basis(), self.weights, _BLOCK_ROWS, self.calibration)
+        return score_in_detail(executor, assembly, self._basis(), self.weights, self.calibration)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the model as a zarr group with JSON attributes, replacing any model at this path.
@@ -432,10 +430,6 @@ class KernelMachine(CalibratedModel):
             **({} if self.calibration is None else {"answers": calibration}),
         }
         return arrays | stored | fitted | numbers, metadata
-
-    def _functions(self) -> tuple[Basis, Array]:
-        """The basis functions are of rows minus a center point, shape (d,)."""
-        return self._basis(), self._center()
 
     def _basis(self) -> Basis:
         center = self._center()
@@ -594,10 +588,14 @@ def _evaluated(
     bad = finite_rows(outputs) if bad < 0 else bad
     if bad >= 0:
         raise unusable_row_error(dataset, block.X[bad], int(block.ids[bad]), None if stored is None else stored[bad])
+    return decoded(outputs, encoding)
+
+
+def decoded(outputs: Array, encoding: Encoding) -> Array:
+    """Return outputs (n, c) in stored units; with those for the scales of intervals, (n, 2c), which have no unit."""
     if not isinstance(encoding, Continuous):
         return outputs
     c = encoding.outputs
     if outputs.shape[1] == c:
         return encoding.decode(outputs)
-    # With intervals: outputs are decoded; those for the scales have no unit.
     return np.concatenate([encoding.decode(np.ascontiguousarray(outputs[:, :c])), outputs[:, c:]], axis=1)

@@ -21,14 +21,14 @@ import numpy as np
 from streamkern.calibration.intervals import Intervals
 from streamkern.cpu import default_engine
 from streamkern.cpu.alignment import aligned_rows
-from streamkern.data.targets import Classes, Continuous
+from streamkern.data.targets import Classes
 from streamkern.defaults import MAX_LEAVES
 from streamkern.errors import ModelFormatError, StorageError
 from streamkern.kernels import Kernel
 from streamkern.kernels.base import Basis
 from streamkern.models.cut_tree import CutTree
 from streamkern.models.kernel_machine import KIND as MACHINE
-from streamkern.models.kernel_machine import KernelMachine, from_artifact, read_machine
+from streamkern.models.kernel_machine import KernelMachine, decoded, from_artifact, read_machine
 from streamkern.storage.artifact import Contents, artifact_kind, load_artifact, save_artifact
 from streamkern.storage.atomic_writes import keep_in_use
 from streamkern.storage.untrusted_files import given_path
@@ -162,27 +162,19 @@ def leaf_output_function(model: KernelMachine, scales: bool = False) -> Callable
     anywhere else. With ``scales``, outputs (n, c) are followed by the rows' scales less 1, shape (n, c): those of the
     leaf's ``Intervals``, or 0 for a leaf without.
     """
-    intervals, c = (
-        model.calibration if scales and isinstance(model.calibration, Intervals) else None,
-        model.weights.shape[1],
-    )
-    scaled, encoding = intervals is not None, model.encoding
+    intervals = model.calibration if scales and isinstance(model.calibration, Intervals) else None
     weights = model.weights if intervals is None else intervals.widened(model.weights)
+    c = model.weights.shape[1]
     if model.transforms or np.any(model.origin):
-        plain = model._output_function(scaled, _Panels)
+        plain = model._output_function(intervals is not None, _Panels)
     else:
-        basis, center = model._functions()
+        basis = model._basis()
         basis.buffers = _Panels(basis)
         factor = np.asarray(model.factor, dtype=model.Z.dtype)
-        offset = np.asarray(model.shift - center, dtype=model.Z.dtype)
+        offset = np.asarray(model.shift - model._center(), dtype=model.Z.dtype)
 
         def plain(X: Array) -> Array:
-            found = basis.predict(X * factor + offset, weights)
-            if not isinstance(encoding, Continuous):
-                return found
-            if not scaled:
-                return encoding.decode(found)
-            return np.concatenate([encoding.decode(np.ascontiguousarray(found[:, :c])), found[:, c:]], axis=1)
+            return decoded(basis.predict(X * factor + offset, weights), model.encoding)
 
     if not scales:
         return plain

@@ -19,9 +19,8 @@ from streamkern.centers import CenterSet, Given
 from streamkern.costs.footprint import Footprint, load_libraries
 from streamkern.costs.stage_work import StageWork
 from streamkern.data.class_weights import weighted_like
-from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly
-from streamkern.data.statistics import Statistics, require_range
+from streamkern.data.statistics import require_range
 from streamkern.data.targets import Classes, Indicators, encoding_to_json
 from streamkern.defaults import BLENDS
 from streamkern.engine.operation_counts import Operations
@@ -58,10 +57,8 @@ from streamkern.partition.joint_calibration import (
     held_out_rows_of_leaf,
     joint_calibration_bytes,
 )
-from streamkern.partition.leaf_rows import BLOCK_BYTES
-from streamkern.partition.leaf_settings import LeafSettings
-from streamkern.partition.leaf_shuffle import RowsOfLeaves
-from streamkern.partition.leaf_tasks import LeafTraining
+from streamkern.partition.leaf_rows import BLOCK_BYTES, RowsOfLeaves
+from streamkern.partition.leaf_tasks import LeafSettings, LeafTraining
 from streamkern.partition.partition_shape import PartitionShape
 from streamkern.preprocessing.feature_origins import Features
 from streamkern.selection.kernel_search import KernelChoice, Search
@@ -86,16 +83,11 @@ class PartitionFit(TrainingRows):
         choice: the kernel of all leaves, which see rows through its metric; None where each chooses its own.
     """
 
-    recipe: Recipe
-    executor: Executor
-    runner: Runner
     shape: PartitionShape
     settings: LeafSettings
     allow: Callable[[Footprint], None]
     listed: tuple[Stage, ...]
     folder: Path | None = None
-    data: Dataset = field(init=False)
-    facts: Statistics | None = None
     device: None = None
     choice: KernelChoice | None = None
     notes: list[str] = field(default_factory=list)
@@ -114,9 +106,6 @@ class PartitionFit(TrainingRows):
     outcome: Outcome = field(init=False)
     calibration: Calibration | None = None
 
-    def __post_init__(self) -> None:
-        self.data = self.recipe.train
-
     @property
     def partition(self) -> Partition:
         """How rows are cut."""
@@ -128,10 +117,9 @@ class PartitionFit(TrainingRows):
         """The trials for one kernel of all leaves, or None."""
         return self.shape.shared_search
 
-    def functions(self, models: list[KernelMachine | None], width: float | None = None) -> LeafBasis:
+    def functions(self, models: list[KernelMachine | None]) -> LeafBasis:
         """The functions of all leaves, without fingerprints, for which every center is hashed."""
-        leaves = Leaves(models, self.constants, ())
-        return LeafBasis(self.grown.tree, leaves, self.blend if width is None else width, self.dtype)
+        return LeafBasis(self.grown.tree, Leaves(models, self.constants, ()), self.blend, self.dtype)
 
     @cached_property
     def fitted(self) -> Fitted:
@@ -261,7 +249,6 @@ def _look_at_rows(fit: PartitionFit) -> None:
 
 
 def _center_rows(fit: PartitionFit) -> None:
-    """Rows less offsets that float32 rounds too coarsely."""
     invariant = fit.recipe.kernel is None or fit.recipe.kernel.translation_invariant
     if champion_of(fit.partition) is None:  # the champion's origin stays
         fit.data = subtract_offsets(fit.data, fit.known, invariant, fit.dtype)
@@ -274,8 +261,8 @@ def _center_rows(fit: PartitionFit) -> None:
 def _open_rows(fit: PartitionFit) -> None:
     release_free_memory()
     assembly = Assembly(fit.data.plain(), fit.encoding, 0.0, fit.dtype)
-    opened = RowsOfLeaves(assembly, fit.executor, fit.runner, fit.folder, fit.shape.budget)
-    fit.rows_of_leaves = fit.held.enter_context(opened)
+    fit.rows_of_leaves = RowsOfLeaves(assembly, fit.executor, fit.runner, fit.folder)
+    fit.held.push(fit.rows_of_leaves.close)
 
 
 def _grow(fit: PartitionFit) -> GrownTree:
@@ -286,7 +273,6 @@ def _grow(fit: PartitionFit) -> GrownTree:
 
 
 def _grow_tree(fit: PartitionFit) -> GrownTree:
-    """The tree, level by level; each is kept."""
     recipe, leaf_rows, runner = fit.recipe, fit.rows_of_leaves, fit.runner
     assembly, data = leaf_rows.assembly, leaf_rows.assembly.dataset
 
@@ -341,7 +327,6 @@ def _champion_tree(tree: CutTree, fit: PartitionFit) -> GrownTree:
 
 
 def _take_tree(fit: PartitionFit, grown: GrownTree) -> None:
-    """Project the leaves that there are."""
     largest = int(grown.counts.max())
     fit.project(replace(fit.shape, dataset=fit.data, leaves=len(grown.counts), leaf_rows=largest))
     fit.began = time.perf_counter()
@@ -424,7 +409,6 @@ def _join(fit: PartitionFit) -> None:
 
 
 def _choose_blend(fit: PartitionFit) -> None:
-    """How wide leaves blend, by the error on validation rows."""
     assert fit.problem.validation is not None
     held = Assembly(fit.problem.validation, fit.encoding, 0.0, fit.dtype)
     one, weights = fit.functions(fit.models), fit.outcome.weights
@@ -438,7 +422,6 @@ def _choose_blend(fit: PartitionFit) -> None:
 
 
 def _calibrate(fit: PartitionFit) -> None:
-    """From outputs of all leaves to probabilities or intervals, with the models that go with it."""
     found, models = fit.leaves, fit.models
     out_of_sample, mass = [each["left_out"] for each in found], np.array([each["mass"] for each in found])
     if isinstance(fit.encoding, Classes | Indicators):
@@ -554,16 +537,10 @@ def _count_warnings(found: list[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 def _importances(models: list[KernelMachine | None], rows: Array, features: Features, d: int) -> dict[str, Any]:
-    """The importances of features in all leaves, weighted by their rows; as ``Metric.summary`` has them."""
     total, mass = np.zeros(d), 0.0
     for model, n in zip(models, rows, strict=True):
         if model is not None and "metric" in model.metadata:
             total += n * np.array(model.metadata["metric"]["importances"])
             mass += n
     share = total / mass if mass else np.full(d, 1.0 / d)
-    return {
-        "kind": "by leaf", "round": 0, "history": [], "importances": share.tolist(),
-        "columns": None if features.names is None else list(features.names),
-        "stored": None if features.stored_names is None else list(features.stored_names),
-        "by_column": features.by_column(share).tolist(),
-    }  # fmt: skip
+    return {"kind": "by leaf", "round": 0, "history": [], **features.summary(share)}

@@ -81,16 +81,10 @@ class Axis(NamedTuple):
 
 
 class SampledAxis(NamedTuple):
-    """The axis of a leaf, projections (m,) of the leaf's rows of the sample on it, and their ``Axis.counts``."""
+    """The axis of a leaf, and projections (m,) of the leaf's rows of the sample on it."""
 
     axis: Axis
     t: Array
-    counts: IntArray
-
-    @classmethod
-    def along(cls, axis: Axis, t: Array) -> SampledAxis:
-        """Count the projections."""
-        return cls(axis, t, axis.counts(t))
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,9 +131,8 @@ class ValueCounts(dict[float, int]):
 def sample_rows(partition: Partition, rows: int, width: int) -> int:
     """Return the rows of the sample, of so many of ``width`` bytes: enough for a partition's last cuts, if few."""
     leaves, _ = partition.expected(rows)
-    enough = min(
-        MIN_SAMPLE_ROWS_OF_LEAF * leaves * 3 // 4, rows // SAMPLE_PART
-    )  # halves at the median of a sample vary
+    # Three quarters: halves at the median of a sample vary.
+    enough = min(MIN_SAMPLE_ROWS_OF_LEAF * leaves * 3 // 4, rows // SAMPLE_PART)
     return min(rows, max(SAMPLE_ROWS, enough), max(MIN_SAMPLE_ROWS, SAMPLE_BYTES // width))
 
 
@@ -180,7 +173,7 @@ class TreeBuilder:
         grown = GrownTree(CutTree.of(d), np.array([n], dtype=np.int64), np.zeros(1, dtype=bool))
         if self.partition.by is not None:
             grown = keep("level-by", grown.tree, partial(self._by, self.partition.by))
-        elif not self.single:
+        elif self._chosen(grown):  # else all rows are one leaf
             grown = keep("level-sample", grown.tree, partial(self._from_sample, grown))
             if self._left_open(grown):
                 assert self.count is not None
@@ -195,12 +188,6 @@ class TreeBuilder:
     def overlap(self) -> float:
         """Share of the rows at a cut that both sides get."""
         return self.partition.overlap_at_cut(self.assembly.dataset.base_rows)
-
-    @property
-    def single(self) -> bool:
-        """True if all rows are one leaf."""
-        n = self.assembly.dataset.base_rows
-        return not self._chosen(GrownTree(CutTree.of(1), np.array([n], dtype=np.int64), np.zeros(1, dtype=bool)))
 
     def _left_open(self, grown: GrownTree) -> bool:
         """Does the sample see nothing more to be cut, with all rows yet to be counted?"""
@@ -252,7 +239,7 @@ class TreeBuilder:
                 break
             found = self._found(chosen, at)
             lines = {leaf: each.axis for leaf, each in found.items()}
-            bins = [each.counts for each in found.values()]
+            bins = [axis.counts(t) for axis, t in found.values()]
             before, grown = len(grown.tree.cuts), self._cut(grown, chosen, lines, bins, expected)
             for node in range(before, len(grown.tree.cuts)):
                 left, right = (-1 - grown.tree.children[node]).tolist()
@@ -322,14 +309,18 @@ class TreeBuilder:
         if one_hot:
             codes = np.arange(1, len(at) + 1)
             direction[at] = codes / factor[at]
-            found = self._numbers(direction, shift, column)
+            base, found = float(shift @ direction), Counter[int]()
+            for value, n in self._values(direction, column, True).items():
+                found[round(value - base)] += n
             rows = np.array([found[code] for code in codes.tolist()])
             # Values of few rows share number 0 with values that training did not see; the commonest is number 1.
             order = np.argsort(-rows, kind="stable")
             codes[order] = np.where(rows[order] >= MIN_ROWS_OF_VALUE, np.arange(1, len(order) + 1), 0)
             direction[at] = codes / factor[at]
-            base = float(shift @ direction)
-            counted = {base + code: n for code, n in self._numbers(direction, shift, column).items()}
+            base, numbers = float(shift @ direction), Counter({0: found[0]})
+            for code, n in zip(codes.tolist(), rows.tolist(), strict=True):
+                numbers[code] += n
+            counted = {base + code: n for code, n in numbers.items() if n}
         else:
             direction[at] = 1.0 / factor[at]
             counted = self._values(direction, column, False)
@@ -352,12 +343,6 @@ class TreeBuilder:
 
         split(0, parts)
         return GrownTree(tree, np.array(counts, dtype=np.int64), np.zeros(len(counts), dtype=bool))
-
-    def _numbers(self, direction: Array, shift: Array, column: str) -> Counter[int]:
-        base, made = float(shift @ direction), Counter[int]()
-        for value, rows in self._values(direction, column, True).items():
-            made[round(value - base)] += rows
-        return made
 
     def _values(self, direction: Array, column: str, codes: bool) -> dict[float, int]:
         (found,) = sweep(self.executor, ScanWork(Scan(self.assembly), ValueTally(direction, codes)))
@@ -428,7 +413,7 @@ def axis_of(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed: int) -
             best, share = (Axis(direction, edges), t), smaller
         if share >= MIN_BALANCE:
             break
-    return SampledAxis.along(*best) if best is not None and share >= MIN_SIDE_SHARE else None
+    return SampledAxis(*best) if best is not None and share >= MIN_SIDE_SHARE else None
 
 
 def two_means_axis(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed: int) -> SampledAxis | None:
@@ -467,7 +452,7 @@ def two_means_axis(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed:
     t = host_loops().project(X, whole)
     edges, smaller = quantile_edges(t)
     at = float(middle / size + mean @ whole[varying])
-    return SampledAxis.along(Axis(whole, np.unique(np.append(edges, at)), at), t) if smaller > 0 else None
+    return SampledAxis(Axis(whole, np.unique(np.append(edges, at)), at), t) if smaller > 0 else None
 
 
 def quantile_edges(t: Array) -> tuple[Array, float]:

@@ -175,8 +175,9 @@ def _relative_to(own: Intervals | None, least: Array) -> Intervals | None:
 def _scores(calibration: Intervals | None, constant: OutOfSample | None, least: Array) -> tuple[Array, Array, Array]:
     """Scores of a leaf's rows, shape (m, c), their weights and their scales in parts of ``least``, of that shape."""
     if calibration is not None:
-        levels = np.ones(calibration.scores.shape) if calibration.levels is None else calibration.levels
-        return calibration.scores, np.diff(calibration.shares, axis=0, prepend=0.0), levels * (calibration.mean / least)
+        assert calibration.levels is not None
+        levels = calibration.levels * (calibration.mean / least)
+        return calibration.scores, np.diff(calibration.shares, axis=0, prepend=0.0), levels
     assert constant is not None
     scores = np.abs(constant.outputs - as_values(constant.y, constant.outputs.shape[1])) / (MIN_RELATIVE_SCALE * least)
     w = np.ones(len(scores)) if constant.w is None else constant.w

@@ -1,6 +1,4 @@
-"""The rows of a leaf in memory, encoded: by their ids where all rows are in memory, else from runs on the disk.
-
-Rows in memory are encoded once for all leaves where that takes little of the budget, or for each leaf anew.
+"""The rows of leaves, encoded: gathered by their ids where all rows are in memory, else scattered to runs on the disk.
 
 Where rows are stored, reading those of one leaf would decode every chunk. So they are scattered once: each run holds
 the encoded rows of some neighbouring blocks, ordered by leaf, with their digests, and appears under its name when it is
@@ -12,20 +10,26 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from streamkern.data.row_order import Assembly, Block, Scan
+from streamkern.data.targets import encoding_to_json
 from streamkern.errors import StorageError
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.execute.threads_executor import ThreadsExecutor
+from streamkern.fitting.preparation import rows_key
+from streamkern.fitting.stage import Runner
+from streamkern.memory import release_free_memory
 from streamkern.models.cut_tree import CutTree
 from streamkern.storage.atomic_writes import boot_id, staged, write_text
 from streamkern.storage.serialize import serializable_as
+from streamkern.storage.value_digest import digest
 from streamkern.sweep import ScanWork, gather_weighted, sweep
 from streamkern.types import Array, IntArray
 
@@ -46,59 +50,36 @@ class Leaf(NamedTuple):
     w: Array | None
 
 
-class LeafRows(Protocol):
-    """Sources of the rows of leaves. Picklable."""
-
-    def read(self, leaf: int) -> Leaf:
-        """Return the rows of a leaf, in the order in which they are stored."""
-
-
 @dataclass(frozen=True, eq=False)
 class LeafIds:
-    """Rows of a source in memory, encoded or to be assembled, and the ascending places or ids of each leaf's."""
+    """Rows of a source in memory, and the ascending ids of each leaf's."""
 
-    rows: Leaf | Assembly
+    assembly: Assembly
     ids: tuple[IntArray, ...]
 
     @classmethod
-    def of(cls, assembly: Assembly, tree: CutTree, executor: Executor, keep: bool) -> LeafIds:
-        """Sweep once over the rows: 8 bytes for each are kept, and with ``keep`` the encoded rows."""
-        (pieces,) = sweep(executor, ScanWork(routed_scan(assembly), _Routed(tree, keep)))
+    def of(cls, assembly: Assembly, tree: CutTree, executor: Executor) -> LeafIds:
+        """Sweep once over the rows: 8 bytes for each are kept."""
+        (pieces,) = sweep(executor, ScanWork(routed_scan(assembly), _RoutedIds(tree)))
         ids: list[list[IntArray]] = [[np.empty(0, dtype=np.int64)] for _ in range(tree.leaves)]
-        before, found = 0, list(pieces)
-        for routed, block in found:
-            for leaf, some in routed:
-                ids[leaf].append(before + some if keep else block[some])
-            before += len(block.X) if keep else len(block)
-        every = tuple(map(np.concatenate, ids))
-        if not keep:
-            return cls(assembly, every)
-        weighted = found[0][1].w is not None
-        X, y = (np.concatenate([block[k] for _, block in found]) for k in range(2))
-        return cls(Leaf(X, y, np.concatenate([block.w for _, block in found]) if weighted else None), every)
+        for leaf, some in pieces:
+            ids[leaf].append(some)
+        return cls(assembly, tuple(map(np.concatenate, ids)))
 
     def read(self, leaf: int) -> Leaf:
-        at = self.ids[leaf]
-        if isinstance(self.rows, Leaf):
-            rows = self.rows
-            return Leaf(rows.X[at], rows.y[at], None if rows.w is None else rows.w[at])
+        """Return the rows of a leaf, in the order in which they are stored."""
         with ThreadsExecutor(1) as executor:
-            X, y, w = gather_weighted(executor, self.rows, at)
+            X, y, w = gather_weighted(executor, self.assembly, self.ids[leaf])
         assert y is not None
         return Leaf(X, y, w)
 
 
 @dataclass(frozen=True, eq=False)
-class _Routed:
+class _RoutedIds:
     tree: CutTree
-    keep: bool
 
     def __call__(self, block: Block, state: Any) -> Parts:
-        routed = list(self.tree.training(block.X, block.w))
-        if not self.keep:
-            return (Stack(((routed, block.ids),)),)
-        assert block.y is not None
-        return (Stack(((routed, Leaf(block.X, block.y, block.w)),)),)
+        return (Stack((leaf, block.ids[rows]) for leaf, rows in self.tree.training(block.X, block.w)),)
 
 
 @serializable_as("Prints")
@@ -213,6 +194,10 @@ class LeafRuns:
             ) from error
 
 
+LeafRows = LeafIds | LeafRuns
+"""Sources of the rows of leaves. Picklable."""
+
+
 def routed_scan(assembly: Assembly) -> Scan:
     """Scan all rows in blocks that are routed to leaves, none larger than a run."""
     row = _row_bytes(assembly)
@@ -294,3 +279,71 @@ def _join_fingerprints(leaves: int, runs: Iterable[tuple[IntArray, Array]]) -> L
         for leaf in np.flatnonzero(sizes).tolist():
             found[leaf].update(digests[leaf].data)
     return LeafFingerprints(counts, tuple(each.hexdigest() for each in found))
+
+
+@dataclass(eq=False)
+class RowsOfLeaves:
+    """The rows of a tree's leaves, scattered to ``folder`` or a temporary one; deleted at the end, but for an error."""
+
+    assembly: Assembly
+    executor: Executor
+    runner: Runner
+    folder: Path | None
+    _known: dict[str, LeafFingerprints] = field(default_factory=dict, init=False)
+    _scattered: tuple[str, LeafRuns] | None = field(default=None, init=False)
+    _temporary: tempfile.TemporaryDirectory[str] | None = field(default=None, init=False)
+
+    def close(self, kind: type[BaseException] | None, *error: Any) -> None:
+        """Delete the rows; the callback of an ``ExitStack``."""
+        if self._temporary is not None:
+            self._temporary.cleanup()
+        elif kind is None and self.folder is not None:  # after an error they are gone on with
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def stored(self) -> bool:
+        return not self.assembly.dataset.source.in_memory
+
+    def fingerprints(self, tree: CutTree) -> LeafFingerprints:
+        """Return counts and fingerprints of each leaf's rows: known, or a stage which writes nothing."""
+
+        def read() -> LeafFingerprints:
+            found = LeafFingerprints.of(self.assembly, tree, self.executor)
+            release_free_memory()
+            return found
+
+        return self._noted(tree, "fingerprints", read)
+
+    def scatter(self, tree: CutTree) -> LeafFingerprints:
+        """Return counts and fingerprints of the rows of each leaf, as a stage which scatters them."""
+        return self._noted(tree, "scatter", lambda: self._runs(tree).fingerprints())
+
+    def _noted(self, tree: CutTree, stage: str, make: Callable[[], LeafFingerprints]) -> LeafFingerprints:
+        if tree.fingerprint not in self._known:
+            self._known[tree.fingerprint] = self.runner.keep(stage, lambda: self._key(tree), make)
+        return self._known[tree.fingerprint]
+
+    def rows(self, tree: CutTree) -> LeafRows:
+        if not self.stored:
+            return LeafIds.of(self.assembly, tree, self.executor)
+        if self._scattered is None or self._scattered[0] != tree.fingerprint:
+            return self.runner.keep("scatter", None, lambda: self._runs(tree))
+        return self._scattered[1]
+
+    def _runs(self, tree: CutTree) -> LeafRuns:
+        if self.folder is None:
+            self._temporary = self._temporary or tempfile.TemporaryDirectory(prefix="streamkern-")
+            place = Path(self._temporary.name)
+        else:
+            place = self.folder.absolute()
+        in_leaf = place / digest("runs with digests", *self._key(tree))[:16]
+        for other in place.glob("*") if place.is_dir() else ():
+            if other != in_leaf:  # of other cuts
+                shutil.rmtree(other, ignore_errors=True)
+        self._scattered = tree.fingerprint, LeafRuns.of(self.assembly, tree, self.executor, in_leaf)
+        release_free_memory()
+        return self._scattered[1]
+
+    def _key(self, tree: CutTree) -> tuple[Any, ...]:
+        encoding = self.assembly.encoding
+        return rows_key(self.assembly.dataset), tree.fingerprint, encoding_to_json(encoding), self.assembly.dtype.str

@@ -29,7 +29,7 @@ from streamkern.partition.fit_partition import (
     require_partition,
     stages_of_leaves,
 )
-from streamkern.partition.leaf_settings import LeafSettings
+from streamkern.partition.leaf_tasks import LeafSettings
 from streamkern.partition.partition_shape import PartitionShape
 from streamkern.selection.kernel_search import max_rows_as_centers
 from streamkern.solvers.base import traits_of

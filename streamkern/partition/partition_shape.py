@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from streamkern.costs.dry_run import nominal_work
-from streamkern.costs.fit_shape import FitShape, Workers
+from streamkern.costs.fit_shape import FitShape
 from streamkern.costs.footprint import Footprint, footprint, projection
 from streamkern.data.dataset import Dataset
 from streamkern.defaults import (
-    ENCODED_BUDGET_DIVISOR,
     LIBRARY_BYTES,
     MAX_LEAF_SEARCH_WORK_RATIO,
     MAX_SHARED_SEARCH_WORK_RATIO,
@@ -63,46 +62,6 @@ class ShapedRows(Source):
         return "a leaf"
 
 
-def encoded_bytes(data: Dataset, itemsize: int, budget: int) -> int:
-    """Bytes of all encoded rows, where they are kept in memory while leaves are trained; or 0."""
-    size = data.base_rows * (data.n_features * itemsize + 8 * likely_outputs(data))
-    return size if data.source.in_memory and size <= budget // ENCODED_BUDGET_DIVISOR else 0
-
-
-def leaf_shape(
-    recipe: Recipe,
-    on: Callable[[Dataset], Recipe],
-    rows: Dataset,
-    n: int,
-    *,
-    budget: int,
-    baseline: int,
-    leaves: int = 0,
-    own: bool = True,
-) -> tuple[FitShape, Footprint]:
-    """The shape of the fit of a leaf of n rows in one thread, and its memory; PlanRefusedError has the remedy.
-
-    ``on`` gives the leaf's recipe on its rows. With a number of ``leaves``, rows are left out for the probabilities or
-    intervals of them all.
-    """
-    shapes, outputs = shaped_rows(recipe, rows, n), likely_outputs(rows)
-    leaf, _ = resolve_solver(on(shapes), budget, threads=1)
-    held_out_rows = held_out_rows_of_leaf(leaf.task, leaves, outputs) if leaves else 0
-    listed = (*stages_of_model(leaf), EVALUATE)
-    made = shape_of(leaf, shapes, outputs, held_out_rows, budget=budget, baseline=baseline, slots=1, overlaps=False)
-    fits = footprint(made, listed)
-    searched = with_search(made, MAX_LEAF_SEARCH_WORK_RATIO) if own else made
-    return searched, fits if searched is made else footprint(searched, listed)
-
-
-def shaped_rows(recipe: Recipe, rows: Dataset, n: int) -> Dataset:
-    """N rows of a leaf, of shapes."""
-    target, shown = rows.target, Target("target", np.dtype(np.int64))
-    if recipe.task == "regression":
-        shown = Target("target", np.dtype(np.float64), (1 if target is None else target.width,))
-    return Dataset(ShapedRows(n, rows.n_features, np.dtype(recipe.dtype), shown))
-
-
 @dataclass(frozen=True, eq=False)
 class PartitionShape(FitShape):
     """The shape of a partition: of all rows, which are gone over, and of the fit of its largest leaf.
@@ -122,24 +81,17 @@ class PartitionShape(FitShape):
     one_kernel: bool = False
 
     @classmethod
-    def of(
-        cls, recipe: Recipe, rows: Dataset, leaves: int, n: int, *, on: Callable[[Dataset], Recipe], **how: Any
-    ) -> PartitionShape:
-        """The shape of so many leaves, of n rows at most; ``how`` are further fields."""
-        return cls(
-            rows, 1, likely_outputs(rows), Direct(), lanes=recipe.lanes, itemsize=np.dtype(recipe.dtype).itemsize,
-            learning_bytes=learning_bytes(recipe.train, preprocessing_steps(recipe)), recipe=recipe, on=on,
-            leaves=leaves, leaf_rows=n, **how,
-        )  # fmt: skip
-
-    @classmethod
-    def before_rows(cls, recipe: Recipe, **how: Any) -> PartitionShape:
-        """The shape that is expected before rows are read."""
+    def before_rows(cls, recipe: Recipe, *, on: Callable[[Dataset], Recipe], **how: Any) -> PartitionShape:
+        """The shape that is expected before rows are read; ``how`` are further fields."""
         rows, champion = planned_rows(recipe), champion_of(recipe.partition)
         leaves, n = recipe.partition.expected(rows.base_rows)
         few = n <= MIN_FULL_KERNEL_ROWS if champion is None else "ridge" in champion.metadata["partition"]
         few = few or recipe.train.roles is not None  # a leaf does not know its rows' times and groups
-        return cls.of(recipe, rows, leaves, n, one_kernel=few, **how)
+        return cls(
+            rows, 1, likely_outputs(rows), Direct(), lanes=recipe.lanes, itemsize=np.dtype(recipe.dtype).itemsize,
+            learning_bytes=learning_bytes(recipe.train, preprocessing_steps(recipe)), recipe=recipe, on=on,
+            leaves=leaves, leaf_rows=n, one_kernel=few, **how,
+        )  # fmt: skip
 
     def footprint(self, stages: Sequence[Stage]) -> Footprint:
         """The memory of its stages; PlanRefusedError has the remedy."""
@@ -166,7 +118,7 @@ class PartitionShape(FitShape):
     @cached_property
     def models(self) -> int:
         """Bytes of the models of all leaves."""
-        p = self.on(shaped_rows(self.recipe, self.dataset, self.leaf_rows)).centers.count(self.dataset)
+        p = self.on(self._rows_of_leaf).centers.count(self.dataset)
         return int(self.leaves * p * (self.dataset.n_features + self.outputs) * self.itemsize)
 
     @property
@@ -174,13 +126,34 @@ class PartitionShape(FitShape):
         copies = 3  # while they are brought together from memory: in pieces, joined, in order
         return copies * self.leaf_rows * self.row
 
+    @property
+    def _rows_of_leaf(self) -> Dataset:
+        rows, shown = self.dataset, Target("target", np.dtype(np.int64))
+        if self.recipe.task == "regression":
+            shown = Target("target", np.dtype(np.float64), (1 if rows.target is None else rows.target.width,))
+        return Dataset(ShapedRows(self.leaf_rows, rows.n_features, np.dtype(self.recipe.dtype), shown))
+
+    def _fit_of_leaf(self, held: int, leaves: int, own: bool) -> tuple[FitShape, Footprint]:
+        """The shape of the fit of the largest leaf in one thread, and its memory; PlanRefusedError has the remedy.
+
+        With a number of ``leaves``, rows are left out for the probabilities or intervals of them all; ``own`` says that
+        it searches for a kernel.
+        """
+        rows, outputs = self._rows_of_leaf, likely_outputs(self.dataset)
+        leaf, _ = resolve_solver(self.on(rows), self.budget, threads=1)
+        held_out_rows = held_out_rows_of_leaf(leaf.task, leaves, outputs) if leaves else 0
+        listed, baseline = (*stages_of_model(leaf), EVALUATE), self.baseline + held
+        made = shape_of(
+            leaf, rows, outputs, held_out_rows, budget=self.budget, baseline=baseline, slots=1, overlaps=False
+        )
+        fits = footprint(made, listed)
+        searched = with_search(made, MAX_LEAF_SEARCH_WORK_RATIO) if own else made
+        return searched, fits if searched is made else footprint(searched, listed)
+
     @cached_property
     def largest(self) -> tuple[FitShape, Footprint]:
         """The shape of the fit of the largest leaf, and its memory."""
-        return leaf_shape(
-            self.recipe, self.on, self.dataset, self.leaf_rows, budget=self.budget,
-            baseline=self.baseline + self.models + self._taken, leaves=self.leaves, own=not self.one_kernel,
-        )  # fmt: skip
+        return self._fit_of_leaf(self.models + self._taken, self.leaves, not self.one_kernel)
 
     @cached_property
     def leaf(self) -> FitShape:
@@ -201,10 +174,8 @@ class PartitionShape(FitShape):
 
     @cached_property
     def in_order(self) -> int:
-        """Bytes of the ids of rows in memory, in the order of their leaves, with the encoded rows that are kept."""
-        if not self.dataset.source.in_memory:
-            return 0
-        return 24 * self.dataset.base_rows + 2 * encoded_bytes(self.dataset, self.itemsize, self.budget)
+        """Bytes of the ids of rows in memory, in the order of their leaves."""
+        return 24 * self.dataset.base_rows if self.dataset.source.in_memory else 0
 
     @cached_property
     def at_once(self) -> int:
@@ -213,9 +184,9 @@ class PartitionShape(FitShape):
         return int(np.clip(room // self.each, 1, self.slots)) if self.here else self.slots
 
     @cached_property
-    def workers(self) -> Workers:
-        """Memory of worker processes, which fit leaves."""
-        return Workers({"scatter": self.in_order or self.runs, "thread": self.each})
+    def worker_parts(self) -> dict[str, int]:
+        """Bytes of a worker process, which fits leaves."""
+        return {"scatter": self.in_order or self.runs, "thread": self.each}
 
     @cached_property
     def extra(self) -> int:
@@ -231,9 +202,7 @@ class PartitionShape(FitShape):
     @cached_property
     def _fitted_leaf(self) -> FitShape:
         """The largest leaf with nothing beside it and no search."""
-        return leaf_shape(
-            self.recipe, self.on, self.dataset, self.leaf_rows, budget=self.budget, baseline=self.baseline, own=False
-        )[0]
+        return self._fit_of_leaf(0, 0, False)[0]
 
     @cached_property
     def shared_search(self) -> Search | None:

@@ -8,7 +8,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from streamkern.data.chunk_cache import reading_bytes
 from streamkern.defaults import (
     APPENDED_SAMPLE_ROWS,
     MAX_DISTINCT_VALUES,
@@ -19,9 +18,7 @@ from streamkern.defaults import (
     MIN_ROWS_PER_VALUE,
     NEIGHBOUR_COUNTS,
 )
-from streamkern.errors import StreamkernError
-from streamkern.memory import check_memory
-from streamkern.preprocessing.steps import Units
+from streamkern.preprocessing.steps import Units, first_chunk
 from streamkern.sources.base import Source
 from streamkern.types import Array
 
@@ -71,16 +68,12 @@ _FIRST_CHUNK_CHOICES: WeakKeyDictionary[Source, dict[tuple[int, ...], AppendedCo
 def appended_in_first_chunk(source: Source, columns: Sequence[int], alike: bool = True) -> AppendedColumns:
     """Return ``appended_columns`` of the first chunk, which is read once; with ``alike``, for like units, too."""
     known, key = _FIRST_CHUNK_CHOICES.setdefault(source, {}), tuple(columns)
-    if key not in known and len(source.bounds) > 1 and key:
-        known[key] = AppendedColumns([], [])
-        try:
-            check_memory(reading_bytes(source, 1), source.where(0))
-            X = source.read(0).X[:APPENDED_SAMPLE_ROWS].astype(np.float64)
-            if alike or units_differ(X):
-                known[key] = appended_columns(X, columns)
-        except StreamkernError:  # the run reports the error, with the damaged chunk or the memory needed
-            pass
-    return known.get(key, AppendedColumns([], []))
+    if key not in known:
+        known[key], X = AppendedColumns([], []), first_chunk(source) if key else None
+        if X is not None:
+            X = X[:APPENDED_SAMPLE_ROWS].astype(np.float64)
+            known[key] = appended_columns(X, columns) if alike or units_differ(X) else known[key]
+    return known[key]
 
 
 def explains_more(mass: Array, sums: Array, smooth: float, variance: float) -> bool:

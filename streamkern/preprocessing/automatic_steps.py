@@ -44,12 +44,10 @@ from streamkern.preprocessing.category_steps import (
 )
 from streamkern.preprocessing.steps import (
     Contribution,
-    RowPieces,
+    Learning,
     Standardise,
     Step,
-    SweepStep,
     Units,
-    WithoutSweep,
     column_positions,
     require_columns,
     unchanged_rows,
@@ -60,7 +58,7 @@ from streamkern.sources.schema import Schema
 from streamkern.types import Array, IntArray
 
 
-class _Sampled(SweepStep):
+class _Sampled(Learning):
     def only(self, dataset: Dataset) -> IntArray | None:
         return _sample(dataset, Draw.QUANTILES)
 
@@ -94,13 +92,13 @@ class Quantile(_Sampled):
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
         assert sums is not None
-        X = np.concatenate(sums[0].pieces)
+        X = np.concatenate(sums[0])
         chosen = _of_kind(dataset, ("number",), self.columns, "Quantile(columns=...)")
         return _curves(X, dataset.n_features, chosen, self.knots)
 
 
 @dataclass(frozen=True)
-class Dates(WithoutSweep):
+class Dates(Learning):
     """Replace dates and times by parts of the calendar; periodic parts, as the weekday, become a sine and a cosine.
 
     Args:
@@ -144,7 +142,7 @@ class JoinQuantiles(_Sampled):
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
         assert sums is not None
-        X = np.concatenate(sums[0].pieces)
+        X = np.concatenate(sums[0])
         columns = appended_columns(X, range(X.shape[1])).quantiles if units_differ(X) else []
         return (_curves(X, X.shape[1], columns, QUANTILE_KNOTS, kept=True),) if columns else ()
 
@@ -158,7 +156,7 @@ class JoinQuantiles(_Sampled):
 
 
 @dataclass(frozen=True)
-class Auto(SweepStep):
+class Auto(Learning):
     """Preprocess a table's columns by kind, from one sweep; means of the target take another. See ``automatic``."""
 
     task: str
@@ -173,7 +171,7 @@ class Auto(SweepStep):
         assert sums is not None
         n, gaps, pieces, seen, labels = sums
         schema, d = _kinds(dataset), dataset.n_features
-        X = np.concatenate(pieces.pieces)
+        X = np.concatenate(pieces)
         kinds = [column.kind for column in schema.columns]
         values, marked, dropped = np.full(d, np.nan), [], set[int]()
         parts: dict[int, tuple[str, ...]] = {}
@@ -309,7 +307,7 @@ class TableSums:
             found = set(raw.y.tolist()) if raw.y.ndim == 1 else None  # no means for several labels a row
             labels = found if found is not None and len(found) <= MAX_CLASSES_OF_MEANS else None
         gaps = np.isnan(X).sum(axis=0)
-        return len(X), gaps, RowPieces((X[taken].copy(),)), *self.seen(block, state), _Labels(labels)
+        return len(X), gaps, (X[taken].copy(),), *self.seen(block, state), _Labels(labels)
 
 
 class _Labels:

@@ -12,21 +12,20 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from streamkern.data.chunk_cache import reading_bytes
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode, TargetMeans, Unknown, fold_numbers
 from streamkern.data.row_order import RawRows
 from streamkern.data.row_roles import Folds
 from streamkern.data.transforms import Transform
 from streamkern.defaults import MAX_CATEGORIES, MAX_CLASSES_OF_MEANS, MAX_FOLDS, MIN_ROWS_OF_ID
-from streamkern.errors import DataError, StreamkernError, UsageError, require_counts, require_types
-from streamkern.memory import check_memory
+from streamkern.errors import DataError, UsageError, require_counts, require_types
 from streamkern.preprocessing.steps import (
     Contribution,
+    Learning,
     Step,
-    SweepStep,
     category_positions,
     column_positions,
+    first_chunk,
     require_columns,
 )
 from streamkern.sources.base import Source
@@ -40,7 +39,7 @@ def _sums_bytes(columns: Sequence[str | int] | None) -> int:
 
 
 @dataclass(frozen=True)
-class _Categorical(SweepStep):
+class _Categorical(Learning):
     columns: Sequence[str | int] | None = None
     unknown: Unknown = "missing"
 
@@ -111,7 +110,7 @@ class Ordinal(_Categorical):
 
 
 @dataclass(frozen=True)
-class TargetEncode(SweepStep):
+class TargetEncode(Learning):
     """Replace a column of many categories by the mean target of each category, or by the shares of classes.
 
     Training rows get means over the other folds of rows, so that no row's own target enters its features; in
@@ -413,13 +412,9 @@ def first_chunk_counts(source: Source, columns: Sequence[int]) -> tuple[int, ...
     known = _FIRST_CHUNK_COUNTS.setdefault(source, {})
     missing = [column for column in columns if column not in known]
     if missing:
-        try:
-            check_memory(reading_bytes(source, 1), source.where(0) if len(source.bounds) > 1 else None)
-            X = source.read(0).X if len(source.bounds) > 1 else np.empty((0, source.n_features))
-            known.update({column: len(np.unique(X[:, column])) for column in missing})
-        except StreamkernError:  # the run reports the error, with the damaged chunk or the memory needed
-            known.update(dict.fromkeys(missing, 1))
-    return tuple(max(1, known[column]) for column in columns)
+        X = first_chunk(source)
+        known.update({column: 1 if X is None else max(1, len(np.unique(X[:, column]))) for column in missing})
+    return tuple(known[column] for column in columns)
 
 
 def related_rows_notes(dataset: Dataset) -> list[str]:

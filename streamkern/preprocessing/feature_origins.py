@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,15 @@ class Features(NamedTuple):
     stored: int
     stored_names: tuple[str, ...] | None
     joined: tuple[tuple[int, int], ...] = ()
+
+    def summary(self, shares: Array) -> dict[str, Any]:
+        """Return importances (d,), and their sums by column, with the names of both; JSON-serialisable."""
+        return {
+            "columns": None if self.names is None else list(self.names),
+            "importances": shares.tolist(),
+            "stored": None if self.stored_names is None else list(self.stored_names),
+            "by_column": self.by_column(shares).tolist(),
+        }
 
     def by_column(self, shares: Array) -> Array:
         """Return sums over each stored column's features, shape (stored,); the shares themselves if columns are mixed.

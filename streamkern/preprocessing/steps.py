@@ -6,20 +6,24 @@ applies it. A step sees rows after the steps before it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 
+from streamkern.data.chunk_cache import reading_bytes
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode, TargetMeans
 from streamkern.data.row_order import RawRows
 from streamkern.data.statistics import Statistics
 from streamkern.data.transforms import ExpectedWidth, Fill, Project, Transform, UnitRows
 from streamkern.defaults import MAX_COMPONENTS, MEDIAN_BYTES, MIN_EFFECTIVE_SHARE
-from streamkern.errors import DataError, UsageError, require_counts, require_finite, require_types
+from streamkern.errors import DataError, StreamkernError, UsageError, require_counts, require_finite, require_types
+from streamkern.memory import check_memory
 from streamkern.rng import Draw
+from streamkern.sources.base import Source
 from streamkern.sources.format_rules import positions
 from streamkern.types import Array, IntArray, Parameters
 
@@ -33,45 +37,47 @@ Contribution = Callable[[tuple[RawRows, str], Any], tuple[Any, ...]]
 """A function from a block of stored rows, after the earlier steps, to the terms of sums over all rows."""
 
 
-@runtime_checkable
-class Scaling(Protocol):
+class Scaling(Parameters, ABC):
     """A step that scales features, computed from the statistics of a fit without a further sweep."""
 
+    @abstractmethod
     def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
         """Return factor and shift, shape (d,), from each feature's range and moments."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
 
-
-@runtime_checkable
-class Learning(Protocol):
-    """A step other than scaling: it learns in one sweep, and becomes a transform."""
+class Learning(Parameters, ABC):
+    """A step other than scaling: it becomes a transform, by default without a sweep and of the same width."""
 
     def only(self, dataset: Dataset) -> IntArray | None:
         """Return ascending ids of the rows to sweep over; None for all."""
+        return None
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
-        """Return the function that sums a block's terms, or None; UsageError if the step does not fit the dataset."""
+        """Return the function that sums a block's terms, None for no sweep; UsageError if the step does not fit."""
+        return None
 
+    @abstractmethod
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform | tuple[Transform, ...]:
         """Return the transform, or several in order, from the sums over all rows; DataError if rows do not allow it."""
 
+    def rest(self, dataset: Dataset) -> tuple[Any, ...]:
+        """Return the steps that follow, once this one is fitted to the dataset."""
+        return ()
+
     def width(self, dataset: Dataset) -> int:
         """Return the number of features after the step; estimated from the first chunk if it depends on rows."""
+        return dataset.n_features
 
     def bytes(self, d: int) -> int:
         """Return an upper bound of the sums' bytes, for rows of d features."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters."""
+        return 0
 
 
 Step = Scaling | Learning
 
 
 @dataclass(frozen=True)
-class Standardise(Parameters):
+class Standardise(Scaling):
     """Scale features to mean 0 and variance 1; a constant feature is only shifted.
 
     Args:
@@ -96,7 +102,7 @@ class Standardise(Parameters):
 
 
 @dataclass(frozen=True)
-class UnitRange(Parameters):
+class UnitRange(Scaling):
     """Scale every feature to [0, 1] over the training rows, a constant one to 0. Later rows may be outside."""
 
     def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
@@ -148,28 +154,8 @@ def share_of_features(variance: Array) -> float:
     return float((np.square(v.sum()) / np.square(v).sum() - 1) / (len(v) - 1))
 
 
-class SweepStep(Parameters):
-    """Base class of steps that learn from all rows and do not change their width."""
-
-    def only(self, dataset: Dataset) -> IntArray | None:
-        return None
-
-    def width(self, dataset: Dataset) -> int:
-        return dataset.n_features
-
-
-class WithoutSweep(SweepStep):
-    """Base class of steps that learn nothing from the rows."""
-
-    def contribution(self, dataset: Dataset) -> Contribution | None:
-        return None
-
-    def bytes(self, d: int) -> int:
-        return 0
-
-
 @dataclass(frozen=True)
-class Normalise(WithoutSweep):
+class Normalise(Learning):
     """Scale every row to Euclidean norm 1; a row of zeros is unchanged."""
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> Transform:
@@ -177,7 +163,7 @@ class Normalise(WithoutSweep):
 
 
 @dataclass(frozen=True)
-class RandomProjection(WithoutSweep):
+class RandomProjection(Learning):
     """Multiply rows by a random matrix R, shape (d, width): relative distances change by about √(8 ln n / width).
 
     Johnson and Lindenstrauss (1984). A model saves the seed of R; R itself is kept in memory.
@@ -216,7 +202,7 @@ class RandomProjection(WithoutSweep):
 
 
 @dataclass(frozen=True)
-class Impute(Parameters):
+class Impute(Learning):
     """Replace missing values (NaN). Without this step a missing value is an error.
 
     Args:
@@ -284,7 +270,7 @@ class Impute(Parameters):
             count, values, n = total.count, total.mean, total.rows
         else:
             assert sums is not None
-            X = np.concatenate(sums[0].pieces)
+            X = np.concatenate(sums[0])
             count, n = (~np.isnan(X)).sum(axis=0), np.full(dataset.n_features, len(X))
             values = np.array([np.median(x[~np.isnan(x)]) if n else 0.0 for x, n in zip(X.T, count, strict=True)])
         if self.policy != "constant" and not count[chosen].all():
@@ -343,19 +329,9 @@ def sum_present(block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
         return (PresentValues(count, pivot + centred.sum(axis=0) / np.maximum(count, 1), np.full(X.shape[1], len(X))),)
 
 
-class RowPieces:
-    """Arrays of rows, of shape (b, d); adding joins them."""
-
-    def __init__(self, pieces: tuple[Array, ...]) -> None:
-        self.pieces = pieces
-
-    def __add__(self, other: RowPieces) -> RowPieces:
-        return RowPieces(self.pieces + other.pieces)
-
-
 def unchanged_rows(block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
-    """Return the rows of a block."""
-    return (RowPieces((block[0].X.astype(np.float64),)),)
+    """Return the rows of a block in a tuple, which adding joins."""
+    return ((block[0].X.astype(np.float64),),)
 
 
 def category_positions(dataset: Dataset) -> tuple[int, ...]:
@@ -409,13 +385,22 @@ def require_steps(steps: Any, where: str) -> None:
     """Raise UsageError unless ``steps`` are preprocessing steps or "auto"."""
     if isinstance(steps, str) and steps == AUTOMATIC:
         return
-    if isinstance(steps, list | tuple) and all(
-        isinstance(step, Scaling | Learning) and not isinstance(step, type) for step in steps
-    ):
+    if isinstance(steps, list | tuple) and all(isinstance(step, Scaling | Learning) for step in steps):
         return
     raise UsageError(
         f"preprocess is {steps!r}.", where=where, expected='"auto", or steps: (sk.Impute("mean"), sk.Standardise())'
     )
+
+
+def first_chunk(source: Source) -> Array | None:
+    """Return the features of the first chunk; None without chunks, or if a run will fail to read it, and say so."""
+    if len(source.bounds) < 2:
+        return None
+    try:
+        check_memory(reading_bytes(source, 1), source.where(0))
+        return source.read(0).X
+    except StreamkernError:
+        return None
 
 
 def with_expected_width(dataset: Dataset, steps: Sequence[Step]) -> Dataset:

@@ -23,7 +23,7 @@ from streamkern.fitting.fit import planned_shape
 from streamkern.fitting.memory_projection import planned_rows, preprocessing_steps
 from streamkern.fitting.stage import Runner, Stage, reasons, works
 from streamkern.memory import format_bytes, parse_bytes
-from streamkern.partition.leaf_settings import LeafSettings
+from streamkern.partition.leaf_tasks import LeafSettings
 from streamkern.partition.one_or_leaves import resolve_with_held_out
 from streamkern.partition.partition_shape import PartitionShape
 from streamkern.preprocessing.automatic_steps import planned_note
@@ -90,7 +90,7 @@ class Plan:
             "solver": self.solver,
             "choices": list(self.choices),
             "projected_memory_bytes": self.footprint.peak,
-            "projected_worker_bytes": self.footprint.workers.bytes(self.worker_threads),
+            "projected_worker_bytes": self.footprint.worker_bytes(self.worker_threads),
             "memory_budget_bytes": self.budget,
         }
 
@@ -124,7 +124,7 @@ class Plan:
             lines[-1] += f"; the run held {format_bytes(result['peak_memory_bytes'])}"
         if self.footprint.extra:
             lines[-1] += f"; {format_bytes(self.footprint.extra)} more {self._better()}"
-        worker = format_bytes(self.footprint.workers.bytes(self.worker_threads))
+        worker = format_bytes(self.footprint.worker_bytes(self.worker_threads))
         lines.append(
             f"a worker of a cluster, {self.worker_threads} thread(s): {worker} beyond what its process holds: "
             f"{self.footprint.worker_text(self.worker_threads)}, libraries"

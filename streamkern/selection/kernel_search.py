@@ -37,7 +37,6 @@ from streamkern.data.statistics import Statistics
 from streamkern.data.targets import Classes
 from streamkern.defaults import (
     ASSUMED_THREADS,
-    BANDWIDTH_TIE,
     BANDWIDTHS,
     CONCURRENT_FITS,
     DEFAULT_CENTERS,
@@ -51,7 +50,6 @@ from streamkern.defaults import (
     MAX_FINALISTS,
     MAX_FULL_FEATURES,
     MAX_FURTHER_ROUNDS,
-    MAX_INTERPOLATING_RIDGE,
     MAX_L1_FEATURES,
     MAX_PASS_SECONDS,
     MAX_ROWS_AS_CENTERS,
@@ -77,14 +75,7 @@ from streamkern.defaults import (
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import DataError
 from streamkern.kernels import Kernel, Laplace, Linear, kernel_from_json
-from streamkern.selection.learned_metric import (
-    AGOP,
-    Metric,
-    Round,
-    Rounds,
-    round_work,
-    sampled_bytes,
-)
+from streamkern.selection.learned_metric import AGOP, Metric, Round, Rounds, round_work, sampled_bytes
 from streamkern.selection.median_bandwidth import median_distance, with_bandwidths
 from streamkern.solvers.base import Problem, Solver, traits_of
 from streamkern.solvers.direct import Direct
@@ -95,16 +86,14 @@ MIN_SEARCH_WORK = MIN_SEARCH_SECONDS * WORK_PER_SECOND
 MIN_FULL_KERNEL_SEARCH_WORK = MIN_FULL_KERNEL_SEARCH_SECONDS * WORK_PER_SECOND
 MAX_PASS_WORK = MAX_PASS_SECONDS * WORK_PER_SECOND
 
-_EQUATION_BYTES = (
-    190  # bytes of normal equations on ``ASSUMED_THREADS`` threads for each p², which may be half of the budget
-)
+_EQUATION_BYTES = 190
+"""Bytes of normal equations on ``ASSUMED_THREADS`` threads for each p², which may be half of the budget."""
 
 
 @dataclass(frozen=True)
 class Search:
     """The trials of a search.
 
-    With ``smaller`` a bandwidth may be smaller than the best, where least squares is as good: see ``BANDWIDTH_TIE``.
     With ``linear`` a linear part added to the kernel is tried, for values. With ``apart``, rows have a time or a group,
     and some are held out even if they are few.
     """
@@ -114,7 +103,6 @@ class Search:
     norms: tuple[int, ...]
     kinds: tuple[str, ...]
     seed: int = 0
-    smaller: bool = True
     linear: bool = False
     apart: bool = False
 
@@ -156,7 +144,6 @@ class Search:
 
     @property
     def _first_fits(self) -> int:
-        """Of each norm."""
         if self.leave_one_out:
             return 0
         return len(SEARCH_BANDWIDTHS) + len(self.kinds) * (METRIC_ROUNDS + len(NEAR_BANDWIDTHS[:2]))
@@ -320,11 +307,6 @@ def with_ridge(given: Solver, ridge: float) -> Solver:
     return given
 
 
-def ridge_under_weights(given: Solver, rows: int) -> Solver:
-    """Return the solver with the ridge 1/n, if its own is the default, so that weights of classes count."""
-    return with_ridge(given, 1 / rows)
-
-
 def max_rows_as_centers(rows: int, d: int, budget: int) -> int:
     """Return the rows that are all centers by default, at most."""
     return min(MAX_ROWS_AS_CENTERS, _center_limit(rows, d, budget))
@@ -383,9 +365,8 @@ def search_for(
     allowed = min(MAX_SEARCH_WORK, max(least, (MAX_SEARCH_SHARE if share is None else share) * fit))
     few = ((rows, rows),) if MIN_METRIC_ROWS <= rows < MIN_ROWS_TO_HOLD_OUT else ()
     # Passes of a solver that iterates would compute the sum's values over and over, and see its spectrum.
-    linear, smaller = traits.one_pass, traits.least_squares
     searches = [
-        replace(_search(sample, sample if all_rows_are_centers else p, columns, d, seed, linear), smaller=smaller)
+        _search(sample, sample if all_rows_are_centers else p, columns, d, seed, traits.one_pass)
         for sample, p in (*SUBSAMPLE_SIZES, *few)
         if sample <= rows
     ]
@@ -452,7 +433,7 @@ def _chosen_on_held_out(search: Search, rounds: Rounds, trials: _Trials) -> tupl
         here = few.on(plain.problem.kernel)
         kinds = trials.each([partial(here.learned, plain, kind) for kind in search.kinds])
         learned = [_least_error(each) for each in kinds if each]
-        near = [_with_best_bandwidth(here, each, NEAR_BANDWIDTHS[:2], trials, search.smaller) for each in learned]
+        near = [_with_best_bandwidth(here, each, NEAR_BANDWIDTHS[:2], trials) for each in learned]
         first.append([plain, *near])
     finalists = _finalists(first) if first else []
     through = [partial(rounds.on(each.problem.kernel).through, each) for each in finalists]
@@ -463,7 +444,7 @@ def _chosen_on_held_out(search: Search, rounds: Rounds, trials: _Trials) -> tupl
         best = _least_error([best, *further])
     found = best
     if first and not best.exact:
-        found = _with_best_bandwidth(rounds, best, NEAR_BANDWIDTHS, trials, search.smaller)
+        found = _with_best_bandwidth(rounds, best, NEAR_BANDWIDTHS, trials)
     return (_preferred(simple, [found]) if best is simple else found), simple, last
 
 
@@ -490,19 +471,12 @@ def _finalists(first: Sequence[Sequence[Round]]) -> list[Round]:
     return [*kept, *more]
 
 
-def _with_best_bandwidth(
-    rounds: Rounds, best: Round, multiples: Sequence[float], trials: _Trials, smaller: bool
-) -> Round:
-    """The model at the best of the bandwidths near its own; or, where no ridge helps, the smallest that is as good."""
+def _with_best_bandwidth(rounds: Rounds, best: Round, multiples: Sequence[float], trials: _Trials) -> Round:
     ridges = (float(f"{multiple * best.ridge:.1g}") for multiple in RIDGE_MULTIPLES)
     finer = replace(rounds, ridges=tuple(ridge for ridge in ridges if ridge >= SEARCH_RIDGES[0]))
     kernel: Any = best.problem.kernel
     near = with_bandwidths(kernel, kernel.sigma, multiples)
-    made = trials.noted([partial(finer.on(each).through, best) for each in near])
-    least = _least_error([best, *made])
-    if least.ridge > MAX_INTERPOLATING_RIDGE or not smaller:
-        return least
-    return next(each for each in [*made, best] if each.mse <= (1 + BANDWIDTH_TIE) * least.mse)
+    return _least_error([best, *trials.noted([partial(finer.on(each).through, best) for each in near])])
 
 
 def _simplest(simple: Round, more: Sequence[Round]) -> Round:

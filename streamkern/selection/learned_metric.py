@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -169,10 +170,7 @@ class Metric:
             "round": self.round,
             "score": self.metric,
             "history": [dict(each) for each in self.history],
-            "columns": None if features.names is None else list(features.names),
-            "importances": self.importances.tolist(),
-            "stored": None if features.stored_names is None else list(features.stored_names),
-            "by_column": features.by_column(self.importances).tolist(),
+            **features.summary(self.importances),
         }
 
     def reason(self) -> str:
@@ -552,7 +550,7 @@ def _round_work(
 ) -> tuple[Operations, Operations, int]:
     meter, c = CostMeter(), size.outputs
     engine = MeterEngine(meter, default_engine(), size.slots, size.overlapping, likely=likely)
-    problem: Any = ShapeProblem.of(size, engine, UncountedSums())
+    problem: Any = ShapeProblem.of(size, engine, SimpleNamespace(sums=0))
     kept = engine.zeros((size.p, c), size.dtype)
     if not compared:
         K = engine.kernel_matrix(problem.expansion(), size.p)
@@ -574,9 +572,3 @@ def _round_work(
     problem.sweep(GradientOuter(problem.expansion(), c, full, 0), kept)
     gradients, _ = meter.taken()
     return fitted, gradients, meter.peak
-
-
-class UncountedSums:
-    """Notes nothing of the sums of a sweep on shapes."""
-
-    sums = 0

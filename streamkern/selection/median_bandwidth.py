@@ -70,14 +70,10 @@ def setup_bytes(dataset: Dataset, itemsize: int) -> int:
     return rows * dataset.n_features * (3 * itemsize + 8) + 4 * rows * rows * 8
 
 
-def needs_median(recipe: Any) -> bool:
-    """Return True if a kernel of the recipe (its own, its features' or centers') depends on the median distance."""
-    return bool(median_norms(recipe))
-
-
 def median_norms(recipe: Any) -> list[int]:
-    """Norms of the kernels that ask for the median distance, ascending."""
-    return sorted({k.norm for k in map(_kernel, _parts(recipe)) if k is not None and k.needs_median})
+    """Norms of the kernels (the recipe's, its features' or centers') that depend on the median distance, ascending."""
+    kernels = (_kernel(getattr(recipe, name)) for name in _NAMES)
+    return sorted({kernel.norm for kernel in kernels if kernel is not None and kernel.needs_median})
 
 
 def with_median_distances(recipe: R, distances: Mapping[int, float]) -> R:
@@ -93,10 +89,6 @@ def with_median_distances(recipe: R, distances: Mapping[int, float]) -> R:
 
 
 _NAMES = ("kernel", "features", "centers")
-
-
-def _parts(recipe: Any) -> list[Any]:
-    return [getattr(recipe, name) for name in _NAMES]
 
 
 def _kernel(part: Any) -> Kernel | None:

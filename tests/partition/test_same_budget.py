@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from streamkern.costs.footprint import footprint
 from streamkern.errors import PlanRefusedError
-from streamkern.fitting.fit import project_memory
+from streamkern.fitting.fit import planned_shape
 from streamkern.fitting.stage import Runner
 from streamkern.partition import fit_partition
 from streamkern.partition.fit_partition import EVALUATE_LEAVES
-from streamkern.partition.leaf_settings import LeafSettings
+from streamkern.partition.leaf_tasks import LeafSettings
 from streamkern.partition.one_or_leaves import default_partition, resolve_with_held_out, stages_of_fit
 from streamkern.partition.partition_shape import PartitionShape
 
@@ -49,7 +50,7 @@ def fits(recipe: Any, budget: int, held: int) -> tuple[bool, bool]:
             shape = PartitionShape.before_rows(made, on=on, budget=budget, slots=2, baseline=held)
             shape.footprint((*stages_of_fit(made), EVALUATE_LEAVES))
         else:
-            project_memory(made, budget, held, Runner.held_out_rows, slots=2)
+            footprint(*planned_shape(made, Runner.held_out_rows, budget=budget, baseline=held, slots=2))
     except PlanRefusedError:
         return leaves, False
     return leaves, True

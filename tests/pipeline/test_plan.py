@@ -193,11 +193,9 @@ def test_a_plan_for_a_cluster_says_what_a_worker_holds_and_refuses_what_is_more(
         )
         for n in (1, 8)
     )
-    held = one.footprint.workers.held
-    assert one.to_json()["projected_worker_bytes"] == one.footprint.workers.bytes(1) > sum(held.values())
-    assert eight.footprint.workers.bytes(8) - one.footprint.workers.bytes(1) == pytest.approx(
-        7 * held["thread"], rel=0.1
-    )
+    held = one.footprint.worker_parts
+    assert one.to_json()["projected_worker_bytes"] == one.footprint.worker_bytes(1) > sum(held.values())
+    assert eight.footprint.worker_bytes(8) - one.footprint.worker_bytes(1) == pytest.approx(7 * held["thread"], rel=0.1)
     assert re.search(r"a worker of a cluster, 8 thread\(s\): .* holds: .*centers .*, libraries", eight.text())
     largest = max(held, key=lambda name: held[name])
     assert one.footprint.worker_text().split(", ")[0].endswith(f"{largest} {format_bytes(held[largest])}")

@@ -299,8 +299,11 @@ ON_DEVICE = {
 @pytest.mark.parametrize(
     ("name", "how"), by_turns(ON_DEVICE, (1, (8192, 300, 12, 4, 1)), (2, (8192, 320, 40, 20, 1))), ids=str
 )
-def test_memory_of_a_device_is_what_the_meter_says(name: str, how: tuple[int, tuple[int, ...]]):
+def test_memory_of_a_device_is_what_the_meter_says(
+    name: str, how: tuple[int, tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+):
     """Of few outputs, summed up as products are read, and of many; the rows of steps ahead are counted."""
+    monkeypatch.setattr("streamkern.costs.dry_run.EVALUATION_BLOCK_ROWS", 1)  # of training alone
     solver, (threads, shape) = ON_DEVICE[name], how
     n, _, d, c, lanes = shape
     with stand_in() as module, ThreadsExecutor(threads) as executor:
@@ -310,7 +313,7 @@ def test_memory_of_a_device_is_what_the_meter_says(name: str, how: tuple[int, tu
         before = COUNTS.alive
         posed = problem(shape, solver, None, executor, chunk_rows=SCAN_ROWS, engine=DeviceEngine(device))
         p = len(posed.centers.Z)
-        bill = CostEstimate(solver, ProblemSize(n, p, d, c, lanes=lanes, slots=threads, blocks=2), 1)
+        bill = CostEstimate(solver, ProblemSize(n, p, d, c, lanes=lanes, slots=threads, blocks=2))
         iteration = solver.setup(posed, solver.prepare(posed))
         train(posed, iteration)
         peak = COUNTS.peak - before
