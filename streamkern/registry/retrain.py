@@ -23,7 +23,6 @@ from streamkern.errors import (
     StreamkernError,
     UnlikeChampionError,
     UsageError,
-    refusing_old_names,
 )
 from streamkern.evaluation.metrics import METRIC_NAMES
 from streamkern.events import Listener
@@ -87,7 +86,6 @@ class RetrainResult(dict[str, Any]):
         return f"RetrainResult({self.status}, version {self.version}, champion {self.champion})"
 
 
-@refusing_old_names
 def retrain(
     pipeline: Pipeline,
     registry: str | os.PathLike[str],

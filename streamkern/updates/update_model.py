@@ -26,7 +26,7 @@ from streamkern.data.row_order import SCAN_ROWS, Assembly, Block, Scan
 from streamkern.data.targets import Continuous, Encoding
 from streamkern.data.zero_weight_rows import drop_zero_weight_rows
 from streamkern.defaults import MAX_HELD_OUT_ROWS, UPDATE_LANES
-from streamkern.errors import UnlikeChampionError, UsageError, refusing_old_names, warn
+from streamkern.errors import UnlikeChampionError, UsageError, warn
 from streamkern.execute import open_resources
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.fitting.calibrate import fit_calibration, with_decision_rule
@@ -45,7 +45,6 @@ from streamkern.types import Array, IntArray
 _KEPT_SOURCE = "kept from an earlier fit"
 
 
-@refusing_old_names
 def update_model(
     model: KernelMachine,
     add: Any = None,
