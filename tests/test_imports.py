@@ -180,10 +180,10 @@ def test_the_names_that_help_shows_are_those_of_the_kernels():
 def test_every_command_has_a_function():
     source = (ROOT / "streamkern" / "commands" / "parser.py").read_text()
     names = {
-        node.args[-1].value
+        node.args[2].value if ast.unparse(node.func) == "_add" else node.args[0].value
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("_late", "_with_settings")
-        and isinstance(node.args[-1], ast.Constant)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("_add", "_late")
+        and isinstance(node.args[min(2, len(node.args) - 1)], ast.Constant)
     }  # fmt: skip
     assert len(names) == 15  # fourteen commands, and the help on settings
     for name in names:
