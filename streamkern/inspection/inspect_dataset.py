@@ -106,13 +106,11 @@ class Inspection:
             counts = sorted(facts["classes"], key=lambda pair: -pair[1])
             given = sum(count for _, count in counts)
             listed = [f"{_shown(label)} {count / given:.1%}" for label, count in counts[:MAX_SHOWN]]
-            more = f" and {len(counts) - MAX_SHOWN} more" if len(counts) > MAX_SHOWN else ""
-            lines.append(f"  classes   {len(counts)}: {', '.join(listed)}{more}")
+            lines.append(f"  classes   {len(counts)}: {', '.join(listed)}{_more(counts)}")
         for kind in COLUMN_KINDS:
             named = [_shown(column["name"]) for column in facts["schema"] or () if column["kind"] == kind]
             if named:
-                more = f" and {len(named) - MAX_SHOWN} more" if len(named) > MAX_SHOWN else ""
-                lines.append(f"  {kind:<8}  {', '.join(named[:MAX_SHOWN])}{more}")
+                lines.append(f"  {kind:<8}  {', '.join(named[:MAX_SHOWN])}{_more(named)}")
         if facts["left_out"]:
             names = ", ".join(_shown(name) for name in facts["left_out"][:MAX_SHOWN])
             lines.append(f"  left out  {names}: an index of the rows, unless --columns, columns= name it")
@@ -321,12 +319,10 @@ def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) ->
     advice = []
     constant = [name for name, low, high in zip(names, columns.low, columns.high, strict=True) if low == high]
     if constant:
-        shown = ", ".join(map(_shown, constant[:5])) + (", ..." if len(constant) > 5 else "")
-        advice.append(f"{len(constant)} column(s) never vary: {shown}")
+        advice.append(f"{len(constant)} column(s) never vary: {_first(constant)}")
     empty = [name for name, low, high in zip(names, columns.low, columns.high, strict=True) if low > high]
     if empty:
-        shown = ", ".join(map(_shown, empty[:5])) + (", ..." if len(empty) > 5 else "")
-        advice.append(f"{len(empty)} column(s) have no finite value: {shown}")
+        advice.append(f"{len(empty)} column(s) have no finite value: {_first(empty)}")
     if columns.missing.any() or columns.infinite.any():
         missing = "missing values are filled where preprocess is automatic; infinite ones are errors"
         advice.append(missing if columns.infinite.any() else missing.partition(";")[0])
@@ -355,9 +351,8 @@ def _advice_on(others: list[tuple[str, str, ColumnDescription]]) -> list[str]:
         if what is not None
     ]
     ids = [name for name, found in texts if found.counts is None and like[name] is None]
-    names = ", ".join(_shown(name) for name in ids[:5]) + (", ..." if len(ids) > 5 else "")
     if ids:
-        advice.append(f"more than {MAX_DISTINCT_TEXTS:,} different values; leave ids out: --exclude {names}")
+        advice.append(f"more than {MAX_DISTINCT_TEXTS:,} different values; leave ids out: --exclude {_first(ids)}")
     return advice
 
 
@@ -424,6 +419,14 @@ def _range(columns: ColumnSketches, which: list[int]) -> str:
 def _shown(label: Any) -> str:
     text = str(label)
     return text if text and text.isprintable() else repr(text)
+
+
+def _more(listed: Sequence[Any]) -> str:
+    return f" and {len(listed) - MAX_SHOWN} more" if len(listed) > MAX_SHOWN else ""
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(map(_shown, names[:5])) + (", ..." if len(names) > 5 else "")
 
 
 def _number(value: float) -> float | None:

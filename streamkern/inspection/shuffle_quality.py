@@ -73,10 +73,11 @@ def stream_ratio(dataset: Dataset, mix_chunks: int, lanes: int, batch: int) -> f
     means, sizes, total = _label_means(parts)
     if total <= 0:
         return 1.0
-    within = total - float(np.average(np.square(means - np.average(means, axis=0, weights=sizes)).sum(axis=1),
-                                      weights=sizes))  # fmt: skip
-    # The means of small chunks also differ by chance, whatever the order.
-    apart = max(0.0, float(np.square(means - means.mean(axis=0)).sum() / (len(means) - 1)) - within / sizes.mean())
+    around, n = np.square(means - np.average(means, axis=0, weights=sizes)).sum(axis=1), float(sizes.sum())
+    within = total - float(np.average(around, weights=sizes))
+    # The means of small chunks also differ by chance, whatever the order (analysis of variance, any sizes).
+    by_chance = (len(means) - 1) * within
+    apart = max(0.0, float(sizes @ around - by_chance) / (n - float(np.square(sizes).sum()) / n))
     groups = lanes * max(1.0, batch / lanes / (mix_chunks * sizes.mean()))
     mixed = apart / mix_chunks * (len(taken) - mix_chunks) / (len(taken) - 1)
     return float((batch / groups * mixed + total - mixed) / total) if batch > groups else 1.0

@@ -60,6 +60,13 @@ def test_a_random_order_has_ratio_one_on_average_and_a_sorted_one_the_batch_size
     assert stream_ratio(dataset(np.zeros(300, dtype=int)), 1, 1, 50) == 1.0
 
 
+def test_a_small_last_chunk_is_no_order():
+    """Its label mean is far from the others' by chance."""
+    for seed in range(20):
+        y = np.random.default_rng(seed).permutation(np.repeat(np.arange(4), 501)[:2002])
+        assert stream_ratio(dataset(y, 400), 1, 1, 256) < 2
+
+
 def test_rows_without_a_label_are_left_out():
     y = np.repeat(np.arange(10.0), 400)
     gaps = np.where(np.arange(len(y)) % 100 == 7, np.nan, y)
