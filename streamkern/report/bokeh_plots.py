@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from bokeh.embed import components
 from bokeh.model import Model
-from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, Range1d
+from bokeh.models import AdaptiveTicker, ColumnDataSource, HoverTool, NumeralTickFormatter, Range1d
 from bokeh.models.annotations import Span
 from bokeh.plotting import figure
 from bokeh.resources import Resources
 
-from streamkern.memory import format_bytes
 from streamkern.report.html_markup import COLOURS, DASHES, MARKS, figure_with_legend, legend
 from streamkern.types import Array
 
@@ -123,7 +122,7 @@ def plot(
     tiny: dict[str, Any] = {"@x": "printf"} if log_x and min(xs, default=1.0) < 1e-3 else {}
     at = "@x{%.3g}" if tiny else "@x{0,0.[0000]}"
     p.add_tools(HoverTool(tooltips=[("", "@name"), (x_label, at), (y_label, "@y{0,0.[000000]}")], formatters=tiny))
-    _dress(p, x_label, y_label, log_x, log_y, words)
+    _dress(p, x_label, y_label, words)
     return p
 
 
@@ -206,17 +205,14 @@ def _span(values: list[float], log: bool, zero: bool = False) -> tuple[float, fl
     return (0.0 if zero else low - edge), high + edge
 
 
-def _dress(p: Plot, x_label: str, y_label: str, log_x: bool = False, log_y: bool = False, words: str = "") -> None:
-    for axis, label, span, log, spell in (
-        (p.xaxis, x_label, p.x_range, log_x, short_count if words == "rows" else number_text),
-        (p.yaxis, y_label, p.y_range, log_y, _bytes if words == "bytes" else number_text),
-    ):
-        assert isinstance(span, Range1d)
-        low, high = cast(float, span.start), cast(float, span.end)  # times are plain numbers here
-        at = log_ticks(low, high) if log else ticks(low, high, base=2 if spell is _bytes else 10)
+def _dress(p: Plot, x_label: str, y_label: str, words: str = "") -> None:
+    if words == "rows":
+        p.xaxis.formatter = NumeralTickFormatter(format="0.[0]a")
+    elif words == "bytes":
+        p.yaxis.formatter = NumeralTickFormatter(format="0.[0]ib")
+        p.yaxis.ticker = AdaptiveTicker(base=1024, mantissas=[2**power for power in range(10)])
+    for axis, label in ((p.xaxis, x_label), (p.yaxis, y_label)):
         axis.axis_label = label
-        axis.ticker = FixedTicker(ticks=at)
-        axis.major_label_overrides = {(int(t) if t == int(t) else t): spell(t) for t in at}
         axis.axis_label_text_font_size = "14px"
         axis.axis_label_text_font_style = "normal"
         axis.axis_label_text_color = axis.major_label_text_color = "#222"
@@ -227,29 +223,6 @@ def _dress(p: Plot, x_label: str, y_label: str, log_x: bool = False, log_y: bool
     p.outline_line_color = None
 
 
-def ticks(low: float, high: float, most: int = 5, base: int = 10) -> list[float]:
-    """Return about ``most`` round numbers in [low, high] at most."""
-    step = (high - low) / most
-    if base == 2:
-        size = 2.0 ** math.ceil(math.log2(step))
-    else:
-        power = 10.0 ** math.floor(math.log10(step))
-        size = next(m * power for m in (1, 2, 5, 10) if m * power >= step * (1 - 1e-9))
-    first = math.ceil(low / size - 1e-9)
-    return [float(f"{i * size:.12g}") for i in range(first, math.floor(high / size + 1e-9) + 1)]
-
-
-def log_ticks(low: float, high: float) -> list[float]:
-    """Return round numbers in [low, high]: 1, 2 and 5 in each power of ten if they fit, else powers, else linear."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    for mantissas, every in (((1, 2, 3, 5, 7), 1), ((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), 2), ((1,), 3)):
-        found = [float(f"{m}e{e}") for e in range(first, last + 1) if e % every == 0 for m in mantissas]
-        found = [tick for tick in found if low <= tick <= high]
-        if len(found) <= 6:
-            return found if len(found) > 1 else ticks(low, high, most=4)
-    return found
-
-
 def number_text(value: float) -> str:
     """Format a number for reading."""
     if value == 0:
@@ -258,18 +231,6 @@ def number_text(value: float) -> str:
         return f"{value:,.6g}" if abs(value) < 1000 else f"{value:,.0f}"
     mantissa, _, exponent = f"{value:.3g}".partition("e")
     return f"{mantissa}e{int(exponent)}" if exponent else mantissa
-
-
-def _bytes(value: float) -> str:
-    return format_bytes(int(value)).replace(".0 ", " ") if value else "0"
-
-
-def short_count(value: float) -> str:
-    """Format a number of rows: ``20k``, ``1.5M``."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.4g}{unit}"
-    return f"{value:.4g}"
 
 
 def bins(values: Array) -> tuple[Array, Array]:
