@@ -185,7 +185,7 @@ class MemoryLimitError(StreamkernError, MemoryError):
 
 
 class BusyError(StreamkernError):
-    """Another run holds the lock (EX_TEMPFAIL)."""
+    """Another process has the lock of a run directory, a registry or an output (exit status EX_TEMPFAIL)."""
 
     exit_status = 75
 
