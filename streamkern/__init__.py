@@ -102,105 +102,46 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 _NAMES = {
-    "streamkern": ("augment", "errors"),
-    "streamkern.centers": ("AllRows", "Centers", "Given", "KMeans", "RPCholesky", "Uniform"),
-    "streamkern.data": ("Dataset", "from_arrays", "open_dataset", "read_options"),
-    "streamkern.preprocessing.automatic_steps": ("Dates", "Quantile"),
-    "streamkern.preprocessing.category_steps": ("OneHot", "Ordinal", "TargetEncode"),
-    "streamkern.preprocessing.steps": ("Impute", "Normalise", "RandomProjection", "Standardise", "UnitRange"),
-    "streamkern.errors": ("DataError", "MemoryLimitError", "StreamkernError", "UsageError"),
-    "streamkern.sklearn.estimators": ("KernelClassifier", "KernelRegressor"),
-    "streamkern.execute": ("open_executor",),
+    "streamkern": "augment errors",
+    "streamkern.centers": "AllRows Centers Given KMeans RPCholesky Uniform",
+    "streamkern.data": "Dataset from_arrays open_dataset read_options",
+    "streamkern.preprocessing.automatic_steps": "Dates Quantile",
+    "streamkern.preprocessing.category_steps": "OneHot Ordinal TargetEncode",
+    "streamkern.preprocessing.steps": "Impute Normalise RandomProjection Standardise UnitRange",
+    "streamkern.errors": "DataError MemoryLimitError StreamkernError UsageError",
+    "streamkern.sklearn.estimators": "KernelClassifier KernelRegressor",
+    "streamkern.execute": "open_executor",
     "streamkern.kernels": (
-        "NTK",
-        "ArcCosine",
-        "Cauchy",
-        "DotProfile",
-        "ExponentialPower",
-        "FeatureMap",
-        "Gaussian",
-        "Identity",
-        "Kernel",
-        "KernelFeatures",
-        "Laplace",
-        "Linear",
-        "Matern",
-        "Nystrom",
-        "Polynomial",
-        "RadialProfile",
-        "RandomFourier",
-        "ReLUFeatures",
+        "NTK ArcCosine Cauchy DotProfile ExponentialPower FeatureMap Gaussian Identity Kernel KernelFeatures "
+        "Laplace Linear Matern Nystrom Polynomial RadialProfile RandomFourier ReLUFeatures"
     ),
-    "streamkern.models.kernel_machine": ("KernelMachine",),
-    "streamkern.models.partitioned_machine": ("PartitionedMachine", "load_model"),
-    "streamkern.models.cut_tree": ("Partition",),
-    "streamkern.resources": ("Resources",),
-    "streamkern.runs.pipeline_definition": ("Pipeline", "load_pipeline"),
-    "streamkern.runs.plan": ("plan",),
-    "streamkern.runs.run_pipeline": ("resume", "run"),
-    "streamkern.runs.tune": ("tune",),
-    "streamkern.registry": ("Registry",),
-    "streamkern.registry.retrain": ("retrain",),
-    "streamkern.inspection.inspect_dataset": ("inspect",),
-    "streamkern.report.mlflow_export": ("log_to_mlflow",),
-    "streamkern.serving": ("Predictor",),
-    "streamkern.serving.explain": ("explain",),
-    "streamkern.serving.predict_files": ("predict",),
-    "streamkern.selection.learned_metric": ("AGOP",),
+    "streamkern.models.kernel_machine": "KernelMachine",
+    "streamkern.models.partitioned_machine": "PartitionedMachine load_model",
+    "streamkern.models.cut_tree": "Partition",
+    "streamkern.resources": "Resources",
+    "streamkern.runs.pipeline_definition": "Pipeline load_pipeline",
+    "streamkern.runs.plan": "plan",
+    "streamkern.runs.run_pipeline": "resume run",
+    "streamkern.runs.tune": "tune",
+    "streamkern.registry": "Registry",
+    "streamkern.registry.retrain": "retrain",
+    "streamkern.inspection.inspect_dataset": "inspect",
+    "streamkern.report.mlflow_export": "log_to_mlflow",
+    "streamkern.serving": "Predictor",
+    "streamkern.serving.explain": "explain",
+    "streamkern.serving.predict_files": "predict",
+    "streamkern.selection.learned_metric": "AGOP",
     "streamkern.solvers": (
-        "SGD",
-        "SVRG",
-        "Direct",
-        "EigenPro",
-        "EigenPro1",
-        "EigenPro2",
-        "Falkon",
-        "GradientDescent",
-        "Logistic",
-        "corollary_1",
-        "default_features",
+        "SGD SVRG Direct EigenPro EigenPro1 EigenPro2 Falkon GradientDescent Logistic corollary_1 default_features"
     ),
-    "streamkern.formats": ("Retry", "write_parquet", "write_zarr"),
-    "streamkern.ingestion.ingest": ("ingest",),
-    "streamkern.sources.schema": ("Schema",),
-    "streamkern.updates.update_model": ("update_model",),
+    "streamkern.formats": "Retry write_parquet write_zarr",
+    "streamkern.ingestion.ingest": "ingest",
+    "streamkern.sources.schema": "Schema",
+    "streamkern.updates.update_model": "update_model",
 }
 """Public names by module, which is imported when one of them is first used; the same as for type checkers above."""
 
-_MOVED = {
-    "sk.errors": (
-        "BusyError",
-        "CorruptChunkError",
-        "ModelFormatError",
-        "NumericalError",
-        "PlanRefusedError",
-        "PrecisionError",
-        "StorageError",
-    ),
-    "sk.augment": (
-        "Augmentation",
-        "Custom",
-        "FeatureDropout",
-        "GaussianNoise",
-        "HorizontalFlip",
-        "MixUp",
-        "RandomCrop",
-        "RandomErasing",
-    ),
-    "streamkern.centers": ("CenterSet",),
-    "streamkern.data": ("Quarantined",),
-    "streamkern.ingestion.ingest": ("Ingested",),
-    "streamkern.inspection.inspect_dataset": ("Inspection",),
-    "streamkern.registry": ("RetrainResult",),
-    "streamkern.runs.plan": ("Plan",),
-    "streamkern.runs.results": ("RunResult",),
-    "streamkern.runs.tune": ("Trial", "Tuning"),
-    "streamkern.serving.explain": ("Explanation",),
-    "streamkern.serving.predict_files": ("PredictionResult",),
-}
-"""Names that earlier versions had here, by their places now."""
-
-_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(_MODULES)
 
@@ -208,8 +149,7 @@ __all__ = sorted(_MODULES)
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used (PEP 562)."""
     if name not in _MODULES:
-        place = next((f": it is {place}.{name}" for place, names in _MOVED.items() if name in names), "")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{place}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with paused_collector():
         if _MODULES[name] == __name__:
             return import_module(f"{__name__}.{name}")  # which makes it an attribute of this module

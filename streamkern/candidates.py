@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Candidate(Generic[T]):
-    """What may be fitted, what it takes, and the most that it is worth.
+    """Something that may be fitted, with its costs and their limits.
 
     Attributes:
         choice: a solver, a projection, a partition or a recipe.
@@ -39,7 +39,7 @@ class Candidate(Generic[T]):
 
 
 def first_affordable(candidates: Iterable[Candidate[T]]) -> T:
-    """The first of the candidates, the best first, that keeps within its limits; the last where none does."""
+    """Return the first candidate within its limits, or the last if there is none; they are sorted, the best first."""
     each = None
     for each in candidates:
         if each.affordable:

@@ -53,6 +53,9 @@ class CenterSet(NamedTuple):
 class Centers(Protocol):
     """A way of choosing centers."""
 
+    stored: bool = False
+    """True if the centers stay where the rows are stored, rather than in memory."""
+
     def count(self, dataset: Dataset) -> int:
         """Number p of centers for this dataset."""
 
@@ -60,41 +63,28 @@ class Centers(Protocol):
         """The centers: a function of the dataset's rows, never of the executor; of its chunks only by rounding."""
 
     def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
-        """Bytes that choosing holds at its peak, beyond reading the rows and the centers themselves."""
+        """Bytes that choosing holds at its peak, beyond reading the rows and the centers themselves; 0 by default."""
+        return 0
 
     def operations(self, dataset: Dataset) -> Operations:
-        """Operations that choosing takes, at most."""
-
-    @property
-    def stored(self) -> bool:
-        """True if the centers stay where the rows are stored, rather than in memory."""
+        """Operations that choosing takes, at most; none by default."""
+        return Operations()
 
     def to_json(self) -> dict[str, Any]:
         """The request, for fingerprints and reports."""
 
 
-class DrawnCenters:
-    """Centers that are drawn, and not computed."""
-
-    def operations(self, dataset: Dataset) -> Operations:
-        return Operations()
-
-
-class CentersInMemory(Parameters, DrawnCenters):
+class CountedCenters(Parameters, Centers):
     """Centers in memory, p of them."""
 
-    stored = False
     p: int
 
     def count(self, dataset: Dataset) -> int:
         return self.p
 
-    def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
-        return 0
-
 
 @dataclass(frozen=True)
-class Uniform(CentersInMemory):
+class Uniform(CountedCenters):
     """p stored rows drawn without replacement, in one pass: those of smallest hash. They are not augmented.
 
     Args:
@@ -146,7 +136,7 @@ class DatasetCenters:
 
 
 @dataclass(frozen=True)
-class AllRows(DrawnCenters):
+class AllRows(Centers):
     """Every training row as a center, read from its file: Z = X, for ``EigenPro2``. Rows need not fit in memory.
 
     A saved model has a copy of the rows in its directory, and reads them from there.
@@ -176,7 +166,7 @@ def _row_sum(block: Block, state: Any) -> Parts:
 
 
 @dataclass(frozen=True, eq=False)
-class Given(CentersInMemory):
+class Given(CountedCenters):
     """The centers as an array.
 
     Args:
@@ -220,7 +210,7 @@ class Given(CentersInMemory):
 
 
 @dataclass(frozen=True)
-class KMeans(CentersInMemory):
+class KMeans(CountedCenters):
     """Means of p clusters: k-means++ on a sample (Arthur & Vassilvitskii 2007), then sweeps of Lloyd's algorithm.
 
     An iteration is one sweep that adds up, for each center, the rows nearest to it, and moves it to their mean. Where
@@ -308,7 +298,7 @@ class KMeans(CentersInMemory):
 
 
 @dataclass(frozen=True)
-class RPCholesky(CentersInMemory):
+class RPCholesky(CountedCenters):
     """Rows chosen by randomly pivoted Cholesky (Chen, Epperly, Tropp, Webber 2023, alg. 2.1).
 
     Each pivot is drawn with a probability proportional to its residual k(x, x) − k(x, Z) K(Z, Z)⁻¹ k(Z, x), given the

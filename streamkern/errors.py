@@ -8,16 +8,14 @@ import sys
 import types
 import typing
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache, wraps
+from collections.abc import Callable, Mapping
+from functools import cache
 from reprlib import Repr
-from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 import numpy as np
 
 from streamkern.redaction import redacted
-
-Called = TypeVar("Called", bound=Callable[..., Any])
 
 _SHORTENED = Repr()
 _SHORTENED.maxlist = _SHORTENED.maxtuple = _SHORTENED.maxdict = 20
@@ -120,47 +118,6 @@ def require_types(owner: Any, *names: str) -> None:
             object.__setattr__(owner, name, value.item())
 
 
-RENAMED: dict[str, str] = {
-    "standardise": 'scaling: scaling="standard" for True, scaling=None for False',
-    "random_state": "seed",
-    "predict.target": "output",
-    "ingest.path": "output",
-    "report_": "result_.report",
-    "outcome_": "result_.outcome",
-    "footprint_": "result_.footprint",
-    **{
-        name: f"resources: resources=sk.Resources({name}=...)"
-        for name in ("scheduler", "device", "worker_memory", "worker_threads")
-    },
-}
-"""Old names of arguments (of one function, or of all) and attributes, and their new names."""
-
-
-def require_new_names(names: Iterable[str], where: str) -> None:
-    """Refuse old names of arguments by a UsageError that has the new name."""
-    for name in names:
-        new = RENAMED.get(f"{where}.{name}") or RENAMED.get(name)
-        if new:
-            raise UsageError(
-                f"The argument {name} is now {new}.", where=f"{where}({name}=...)", expected=f"{new.split(':')[0]}="
-            )
-
-
-def refusing_old_names(made: Called) -> Called:
-    """Let a function, or the constructor of a class, refuse arguments by their old names."""
-    function: Any = made.__init__ if isinstance(made, type) else made  # type: ignore[misc]
-
-    @wraps(function)
-    def refusing(*args: Any, **given: Any) -> Any:
-        require_new_names(given, made.__name__)
-        return function(*args, **given)
-
-    if not isinstance(made, type):
-        return typing.cast(Called, refusing)
-    made.__init__ = refusing  # type: ignore[misc]
-    return made
-
-
 def require_step(solver: Any) -> None:
     """Check that the step of a solver is None, or a positive finite number."""
     if solver.step is not None and not (math.isfinite(solver.step) and solver.step > 0):
@@ -228,7 +185,7 @@ class MemoryLimitError(StreamkernError, MemoryError):
 
 
 class BusyError(StreamkernError):
-    """Another run holds the lock (EX_TEMPFAIL)."""
+    """Another process has the lock of a run directory, a registry or an output (exit status EX_TEMPFAIL)."""
 
     exit_status = 75
 

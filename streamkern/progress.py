@@ -117,7 +117,7 @@ class Display:
             self._try(bar.stop)
 
     def _due(self, ends: bool) -> bool:
-        """Is progress due to be written? Without a bar, the end always is."""
+        """Return True if progress should be written now; without a bar, always at the end."""
         if self._clock() < self._next and not (ends and not self._live):
             return False
         refresh = 1 / 8  # seconds between two drawings of a bar

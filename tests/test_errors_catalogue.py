@@ -293,7 +293,6 @@ VALUES: list[tuple[str, str]] = [
     ("sk.Laplace(1.0)(X, X, threads=0)", "threads is 0"),
     ("sk.run(job(), memory='1GiB', resources=sk.Resources('2GiB'))", "1GiB"),
     ("sk.run(job(), resources='threads')", "threads"),
-    ("sk.run(job(), scheduler='threads')", "scheduler="),
     ("sk.open_dataset(zarr(f), target='label', on_corrupt='ignore')", "ignore"),
     ("run(f, train=data.augment(sk.augment.Custom(lambda rows, *more: rows[:1])))", "(1, 4)"),
     ("run(f, train=data.augment(sk.augment.Custom(lambda rows, *more: rows * np.nan)))", "not finite"),

@@ -60,14 +60,6 @@ def test_memory_and_threads_that_contradict_resources_are_refused(other: dict[st
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("field", FIELDS)
-def test_a_field_given_by_itself_is_told_where_it_belongs(field: str):
-    model = sk.KernelClassifier()
-    for call in (sk.run, sk.plan, sk.tune, sk.update_model, sk.KernelRegressor, model.set_params):
-        with pytest.raises(sk.UsageError, match=rf"resources=sk\.Resources\({field}=\.\.\.\)"):
-            call(**{field: "threads"})
-
-
 def test_copies_and_pickles_are_equal():
     given = sk.Resources("1GiB", device="cpu")
     model = sk.KernelClassifier(centers=20, resources=given)

@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
-from sklearn.base import clone
 
 import streamkern as sk
-from streamkern.errors import RENAMED
 
 random = np.random.default_rng(0)
 X = random.normal(size=(240, 3)) * [1.0, 5.0, 0.2]
@@ -198,34 +196,6 @@ def test_an_argument_that_neither_takes_is_the_same_error(name: str, value: Any)
         assert f"{kind}({name}=" in str(found.value)
         said.append(found.value.what)
     assert said[0] == said[1]
-
-
-@pytest.mark.parametrize("door", ["KernelRegressor", "KernelClassifier", "Pipeline", "tune"])
-@pytest.mark.parametrize(("old", "new"), [("standardise", "scaling"), ("random_state", "seed")])
-def test_an_old_name_is_refused_with_the_new_one(door: str, old: str, new: str) -> None:
-    rows = () if door.startswith("Kernel") else (sk.from_arrays(X, CLASSES),)
-    with pytest.raises(sk.UsageError, match=rf"{old} is now {new}") as found:
-        getattr(sk, door)(*rows, **{old: True})
-    assert found.value.where == f"{door}({old}=...)"
-
-
-@pytest.mark.parametrize(("door", "old"), [("predict", "target"), ("ingest", "path")])
-def test_where_files_are_written_is_called_output(door: str, old: str) -> None:
-    with pytest.raises(sk.UsageError, match=f"The argument {old} is now output") as found:
-        getattr(sk, door)("model", "rows", **{old: "elsewhere"})
-    assert found.value.where == f"{door}({old}=...)"
-
-
-def test_old_names_of_parameters_and_attributes_are_refused_on_estimators() -> None:
-    model = sk.KernelRegressor(sk.Laplace(2.0), 20, memory=BUDGET).fit(X, VALUES)
-    with pytest.raises(sk.UsageError, match="random_state is now seed"):
-        model.set_params(random_state=0)
-    for old, new in RENAMED.items():
-        with pytest.raises(AttributeError, match=new.split(":")[0]):
-            getattr(model, old)
-        assert not hasattr(clone(model), old)
-    with pytest.raises(AttributeError, match="no attribute 'nothing_'"):
-        model.nothing_  # noqa: B018
 
 
 def test_a_result_prints_itself() -> None:

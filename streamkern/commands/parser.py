@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from streamkern.commands.terminal import complain, say
 from streamkern.defaults import CHECKPOINT_SECONDS, COLUMN_KINDS, RADIAL_NAMES, TUNING_ROWS, VERSIONS_KEPT
@@ -107,12 +107,6 @@ class _Parser(argparse.ArgumentParser):
         super()._print_message(redacted(message), file)
 
 
-class _Shared(NamedTuple):
-    pipeline: _Parser
-    model: _Parser
-    table: _Parser
-
-
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = _Parser(
@@ -120,194 +114,186 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"streamkern {VERSION}")
     parser.set_defaults(command=None)
-    commands, shared = parser.add_subparsers(title="commands", metavar="COMMAND"), _shared_arguments()
+    commands, shared = parser.add_subparsers(title="commands", metavar="COMMAND"), _Shared()
     for add in (_add_training, _add_registry, _add_planning, _add_reports, _add_prediction, _add_data):
         add(commands, shared)
     return parser
 
 
-def _shared_arguments() -> _Shared:
-    threads = _Parser(add_help=False)
-    threads.add_argument(
-        "--threads", type=_count, metavar="N", help="number of threads; by default one for each core of the process"
-    )
-    machine = _Parser(add_help=False, parents=[threads])
-    machine.add_argument(
-        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where arithmetic runs (default: auto)"
-    )
+class _Shared:
+    """Arguments of several commands, as parents of their parsers."""
 
-    budget = _Parser(add_help=False)
-    budget.add_argument(
-        "--memory", metavar="BYTES", help='memory limit, such as "4GiB"; half of the machine\'s by default'
-    )
+    def __init__(self) -> None:
+        self.json = _argument("--json", action="store_true", help="print JSON")
+        self.quiet = _argument("--quiet", action="store_true", help="print only errors")
+        self.scheduler = _argument("--scheduler", default="threads", metavar="WHERE", help="as for run")
+        self.where = _argument(
+            "--where", metavar="CONDITION", help='use only rows that satisfy it, such as "price > 5"'
+        )
+        self.keep = _argument(
+            "--keep", type=_count, default=VERSIONS_KEPT, metavar="N",
+            help=f"number of versions to keep (default: {VERSIONS_KEPT})",
+        )  # fmt: skip
+        threads = _argument(
+            "--threads", type=_count, metavar="N", help="number of threads; by default one for each core of the process"
+        )
+        device = _argument(
+            "--device", choices=("auto", "cpu", "cuda"), default="auto", help="where arithmetic runs (default: auto)"
+        )
+        budget = _argument(
+            "--memory", metavar="BYTES", help='memory limit, such as "4GiB"; half of the machine\'s by default'
+        )
+        text = _argument(
+            "--read-options", nargs="+", action=_ReadOptions, metavar="NAME=VALUE",
+            help="how text tables are read: delimiter=, decimal=, encoding=, missing=A,B and skip=",
+        )  # fmt: skip
 
-    text = _Parser(add_help=False)
-    text.add_argument(
-        "--read-options",
-        nargs="+",
-        action=_ReadOptions,
-        metavar="NAME=VALUE",
-        help="how text tables are read: delimiter=, decimal=, encoding=, missing=A,B and skip=",
-    )
+        self.model = _Parser(add_help=False, parents=[threads, device, budget, text, self.json])
+        self.model.add_argument("model", metavar="MODEL", help="a model.zarr, or a registry, whose champion is used")
+        self.model.add_argument("data", metavar="DATA", help="a table in any format, or a glob")
 
-    model = _Parser(add_help=False, parents=[machine, budget, text])
-    model.add_argument("model", metavar="MODEL", help="a model.zarr, or a registry, whose champion is used")
-    model.add_argument("data", metavar="DATA", help="a table in any format, or a glob")
-    model.add_argument("--json", action="store_true", help="print JSON")
+        self.table = table = _Parser(add_help=False, parents=[threads, budget, text])
+        table.add_argument("--target", action="append", metavar="NAME", help="the target column; may be repeated")
+        table.add_argument("--columns", type=_names, metavar="A,B,...", help="columns to use as features")
+        table.add_argument("--exclude", type=_names, metavar="A,B,...", help="columns to drop")
+        table.add_argument(
+            "--schema", type=_schema, metavar="A=KIND,...",
+            help=f"kinds of columns, as zip=category: {', '.join(COLUMN_KINDS)}",
+        )  # fmt: skip
+        table.add_argument(
+            "--no-header", action="store_true", help="text tables have no header line; columns are f0, f1, ..."
+        )
 
-    table = _Parser(add_help=False, parents=[threads, budget, text])
-    table.add_argument("--target", action="append", metavar="NAME", help="the target column; may be repeated")
-    table.add_argument("--columns", type=_names, metavar="A,B,...", help="columns to use as features")
-    table.add_argument("--exclude", type=_names, metavar="A,B,...", help="columns to drop")
-    table.add_argument(
-        "--schema",
-        type=_schema,
-        metavar="A=KIND,...",
-        help=f"kinds of columns, as zip=category: {', '.join(COLUMN_KINDS)}",
-    )
-    table.add_argument(
-        "--no-header", action="store_true", help="text tables have no header line; columns are f0, f1, ..."
-    )
+        self.pipeline = pipeline = _Parser(add_help=False, parents=[threads, device, budget])
+        pipeline.add_argument("pipeline", nargs="?", metavar="PIPELINE", help="a Python file that defines pipeline()")
+        pipeline.add_argument(
+            "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", dest="settings",
+            help="settings of the pipeline; may be repeated",
+        )  # fmt: skip
+        pipeline.add_argument(
+            "-h", "--help", action="store_true", help="show this help; after PIPELINE, show its settings too"
+        )
 
-    pipeline = _Parser(add_help=False, parents=[machine])
-    pipeline.add_argument("pipeline", nargs="?", metavar="PIPELINE", help="a Python file that defines pipeline()")
-    pipeline.add_argument(
-        "--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", dest="settings",
-        help="settings of the pipeline; may be repeated",
-    )  # fmt: skip
-    pipeline.add_argument(
-        "--memory", metavar="BYTES", help='memory limit, such as "4GiB"; half of the machine\'s by default'
-    )
-    pipeline.add_argument(
-        "-h", "--help", action="store_true", help="show this help; after PIPELINE, show its settings too"
-    )
-    return _Shared(pipeline, model, table)
+
+def _argument(name: str, **options: Any) -> _Parser:
+    parser = _Parser(add_help=False)
+    parser.add_argument(name, **options)
+    return parser
+
+
+def _add(
+    commands: Any, name: str, function: str, help: str, *parents: _Parser, pipeline: _Parser | None = None,
+    **options: Any,
+) -> _Parser:  # fmt: skip
+    """Add the command that calls a function, given as MODULE.FUNCTION; with ``pipeline``, on a pipeline file."""
+    if pipeline is None:
+        command: _Parser = commands.add_parser(name, parents=parents, help=help, **options)
+        command.set_defaults(command=_late(function))
+    else:
+        command = commands.add_parser(name, parents=[pipeline, *parents], add_help=False, help=help, **options)
+        command.set_defaults(command=_with_settings(command, function))
+    return command
 
 
 def _add_training(commands: Any, shared: _Shared) -> None:
-    command = commands.add_parser(
-        "run", parents=[shared.pipeline], add_help=False, help="train a pipeline", epilog=_EXIT
+    command = _add(
+        commands,
+        "run",
+        "pipelines.run_command",
+        "train a pipeline",
+        shared.quiet,
+        pipeline=shared.pipeline,
+        epilog=_EXIT,
     )
     command.add_argument("--run-dir", type=_path, metavar="DIR", help="directory of the results (default: runs/NAME)")
     command.add_argument(
         "--scheduler", default="threads", metavar="WHERE", help="threads, processes, processes:N or tcp://HOST:PORT"
     )
     command.add_argument(
-        "--checkpoint-seconds",
-        type=float,
-        default=CHECKPOINT_SECONDS,
-        metavar="S",
+        "--checkpoint-seconds", type=float, default=CHECKPOINT_SECONDS, metavar="S",
         help=f"seconds between checkpoints (default: {CHECKPOINT_SECONDS:.0f})",
-    )
-    command.add_argument("--quiet", action="store_true", help="print only errors")
-    command.set_defaults(command=_with_settings(command, "pipelines.run_command"))
+    )  # fmt: skip
 
-    command = commands.add_parser("resume", help="resume an interrupted run", epilog=_EXIT)
+    command = _add(
+        commands, "resume", "pipelines.resume_command", "resume an interrupted run", shared.quiet, epilog=_EXIT
+    )
     command.add_argument("run_dir", type=_path, metavar="RUN", help="the run directory")
     command.add_argument(
         "--threads", type=_count, metavar="N", help="number of threads; by default as in the interrupted run"
     )
     command.add_argument("--scheduler", metavar="WHERE", help="as for run; by default as in the interrupted run")
-    command.add_argument("--quiet", action="store_true", help="print only errors")
-    command.set_defaults(command=_late("pipelines.resume_command"))
 
 
 def _add_registry(commands: Any, shared: _Shared) -> None:
-    command = commands.add_parser(
-        "retrain", parents=[shared.pipeline], add_help=False,
-        help="train a model if data or pipeline have changed, and promote it if it passes the gate",
+    command = _add(
+        commands, "retrain", "registry.retrain_command",
+        "train a model if data or pipeline have changed, and promote it if it passes the gate",
+        shared.keep, shared.scheduler, pipeline=shared.pipeline,
         epilog=f"{_EXIT}; the last line of stdout is one JSON object",
     )  # fmt: skip
     command.add_argument(
         "--registry", type=_path, metavar="DIR", help="the registry of models: a directory, or s3://BUCKET/NAME"
     )
     command.add_argument(
-        "--gate",
-        metavar="EXPR",
+        "--gate", metavar="EXPR",
         help='condition for promotion, such as "accuracy >= champion - 0.002 and n_test >= 1000"',
-    )
+    )  # fmt: skip
     command.add_argument("--cold", action="store_true", help="start training at weights of 0, not at the champion's")
     command.add_argument(
-        "--keep",
-        type=_count,
-        default=VERSIONS_KEPT,
-        metavar="N",
-        help=f"number of versions to keep (default: {VERSIONS_KEPT})",
-    )
-    command.add_argument(
-        "--forget",
-        type=_path,
-        metavar="ROWS",
+        "--forget", type=_path, metavar="ROWS",
         help="file of deleted rows, as it was, to subtract them from the champion",
-    )
-    command.add_argument("--scheduler", default="threads", metavar="WHERE", help="as for run")
+    )  # fmt: skip
     command.add_argument("--quiet", action="store_true", help="print only errors and the last line")
-    command.set_defaults(command=_with_settings(command, "registry.retrain_command"))
 
-    command = commands.add_parser("models", help="list, show, promote, roll back or prune models", epilog=_EXIT)
+    command = _add(
+        commands, "models", "registry.models_command", "list, show, promote, roll back or prune models", shared.keep,
+        epilog=_EXIT,
+    )  # fmt: skip
     command.add_argument("registry", metavar="DIR", help="the registry: a directory, or s3://BUCKET/NAME")
     command.add_argument("action", nargs="?", choices=("list", "show", "promote", "rollback", "prune"), default="list")
     command.add_argument("version", nargs="?", metavar="VERSION", help="for show (default: the champion) and promote")
-    command.add_argument(
-        "--keep",
-        type=_count,
-        default=VERSIONS_KEPT,
-        metavar="N",
-        help=f"number of versions that prune keeps (default: {VERSIONS_KEPT})",
-    )
-    command.set_defaults(command=_late("registry.models_command"))
 
 
 def _add_planning(commands: Any, shared: _Shared) -> None:
-    command = commands.add_parser("plan", parents=[shared.pipeline], add_help=False, help="print the costs of a run")
+    command = _add(commands, "plan", "pipelines.plan_command", "print the costs of a run", pipeline=shared.pipeline)
     command.add_argument(
-        "--worker-memory",
-        metavar="BYTES",
+        "--worker-memory", metavar="BYTES",
         help='memory limit of each worker of a cluster, such as "64GiB"; plans that need more are refused',
-    )
+    )  # fmt: skip
     command.add_argument(
         "--worker-threads", type=_count, default=1, metavar="N", help="threads of a worker (default: 1)"
     )
     form = command.add_mutually_exclusive_group()
     form.add_argument("--beside", metavar="RUN_DIR", help="a finished run; show what its stages took beside the plan")
     form.add_argument("--json", action="store_true", help="print JSON")
-    command.set_defaults(command=_with_settings(command, "pipelines.plan_command"))
 
-    command = commands.add_parser(
-        "tune", parents=[shared.pipeline], add_help=False, epilog=_EXIT,
-        help="find bandwidth, ridge and number of centers on a subsample",
+    command = _add(
+        commands, "tune", "tuning.tune_command", "find bandwidth, ridge and number of centers on a subsample",
+        shared.json, pipeline=shared.pipeline, epilog=_EXIT,
     )  # fmt: skip
     command.add_argument(
-        "--rows",
-        type=_count,
-        default=TUNING_ROWS,
-        metavar="N",
+        "--rows", type=_count, default=TUNING_ROWS, metavar="N",
         help=f"rows of the subsample (default: {TUNING_ROWS:,})",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--centers",
-        type=_count,
-        metavar="N",
+        "--centers", type=_count, metavar="N",
         help="largest number of centers to try (default: the pipeline's, up to 2,000)",
-    )
+    )  # fmt: skip
     command.add_argument(
-        "--kernel",
-        action="append",
-        choices=RADIAL_NAMES,
+        "--kernel", action="append", choices=RADIAL_NAMES,
         help="a kernel to compare (default: the pipeline's); may be repeated",
-    )
+    )  # fmt: skip
     command.add_argument("--run-dir", metavar="DIR", help="directory of tune.json and tune.html (default: runs/NAME)")
-    command.add_argument("--json", action="store_true", help="print JSON")
-    command.set_defaults(command=_with_settings(command, "tuning.tune_command"))
 
 
 def _add_reports(commands: Any, shared: _Shared) -> None:
-    command = commands.add_parser("status", help="show the state of a run: running, finished or dead")
+    command = _add(
+        commands, "status", "run_reports.status_command", "show the state of a run: running, finished or dead",
+        shared.json,
+    )  # fmt: skip
     command.add_argument("run_dir", type=_path, metavar="RUN", help="the run directory")
-    command.add_argument("--json", action="store_true", help="print JSON")
-    command.set_defaults(command=_late("run_reports.status_command"))
 
-    command = commands.add_parser("report", help="show a run, or several side by side, on a page")
+    command = _add(commands, "report", "run_reports.report_command", "show a run, or several side by side, on a page")
     command.add_argument("run_dirs", nargs="+", metavar="RUN", help="run directories")
     command.add_argument("--out", metavar="FILE", help="the page (default: RUN/report.html; several: comparison.html)")
     command.add_argument(
@@ -315,23 +301,22 @@ def _add_reports(commands: Any, shared: _Shared) -> None:
     )
     command.add_argument("--port", type=_count, metavar="N", help="port of --live; a free one by default")
     command.add_argument(
-        "--image-shape",
-        type=_shape,
-        metavar="HxW",
+        "--image-shape", type=_shape, metavar="HxW",
         help="shape of rows that are images, such as 32x32x3; square images are recognised",
-    )
-    command.set_defaults(command=_late("run_reports.report_command"))
+    )  # fmt: skip
 
 
 def _add_prediction(commands: Any, shared: _Shared) -> None:
-    command = commands.add_parser("evaluate", parents=[shared.model], help="score a saved model on stored rows")
+    command = _add(
+        commands, "evaluate", "prediction.evaluate_command", "score a saved model on stored rows",
+        shared.model, shared.where,
+    )  # fmt: skip
     command.add_argument("--target", required=True, nargs="+", metavar="NAME", help="the target column, or columns")
-    command.add_argument("--where", metavar="CONDITION", help='use only rows that satisfy it, such as "price > 5"')
-    command.set_defaults(command=_late("prediction.evaluate_command"))
 
-    command = commands.add_parser(
-        "predict", parents=[shared.model], help="predict stored rows with a saved model", epilog=_EXIT
-    )
+    command = _add(
+        commands, "predict", "prediction.predict_command", "predict stored rows with a saved model",
+        shared.model, shared.where, shared.scheduler, epilog=_EXIT,
+    )  # fmt: skip
     command.add_argument("out", metavar="OUTPUT", help="the .parquet or .csv file or .zarr directory to create")
     command.add_argument("--id", metavar="COLUMN", help="a column of numbers or strings to copy to OUTPUT")
     command.add_argument("--scores", action="store_true", help="write a score for each class, too")
@@ -342,25 +327,22 @@ def _add_prediction(commands: Any, shared: _Shared) -> None:
     command.add_argument(
         "--format", choices=("parquet", "csv", "zarr"), help="format of OUTPUT; its ending decides by default"
     )
-    command.add_argument("--where", metavar="CONDITION", help='use only rows that satisfy it, such as "price > 5"')
-    command.add_argument("--scheduler", default="threads", metavar="WHERE", help="as for run")
     command.add_argument("--overwrite", action="store_true", help="replace existing predictions")
-    command.set_defaults(command=_late("prediction.predict_command"))
 
-    command = commands.add_parser(
-        "explain", help="show the columns that a model depends on, and gradients of single rows"
-    )
+    command = _add(
+        commands, "explain", "prediction.explain_command",
+        "show the columns that a model depends on, and gradients of single rows", shared.json,
+    )  # fmt: skip
     command.add_argument("model", metavar="RUN", help="the directory of a run, or a model.zarr")
     command.add_argument("data", metavar="DATA", nargs="?", help="rows to print gradients for: a table in any format")
     command.add_argument("--rows", type=int, default=20, metavar="N", help="use the first N rows (default: 20)")
-    command.add_argument("--json", action="store_true", help="print JSON")
-    command.set_defaults(command=_late("prediction.explain_command"))
 
 
 def _add_data(commands: Any, shared: _Shared) -> None:
-    command = commands.add_parser(
-        "ingest", parents=[shared.table], help="write any table in the training layout, shuffled on request"
-    )
+    command = _add(
+        commands, "ingest", "data.ingest_command", "write any table in the training layout, shuffled on request",
+        shared.table,
+    )  # fmt: skip
     command.add_argument("sources", nargs="+", metavar="SOURCE", help="tables in any format, or globs")
     command.add_argument("path", metavar="OUTPUT", help="the local directory to create, or the URL of a store")
     command.add_argument("--weight", metavar="NAME", help="the column of sample weights")
@@ -380,29 +362,24 @@ def _add_data(commands: Any, shared: _Shared) -> None:
     )
     command.add_argument("--keep-bits", type=_count, metavar="N", help="round floats to N bits, to save disk space")
     command.add_argument(
-        "--missing",
-        choices=("error", "nan"),
-        default="nan",
+        "--missing", choices=("error", "nan"), default="nan",
         help="refuse missing features, or store NaN (default: nan)",
-    )
+    )  # fmt: skip
     command.add_argument("--overwrite", action="store_true", help="replace an earlier result of ingest")
-    command.set_defaults(command=_late("data.ingest_command"))
 
-    command = commands.add_parser(
-        "inspect", parents=[shared.table], help="summarise all rows of a data set: columns, classes, order of the rows"
-    )
+    command = _add(
+        commands, "inspect", "data.inspect_command",
+        "summarise all rows of a data set: columns, classes, order of the rows", shared.table, shared.json,
+    )  # fmt: skip
     command.add_argument("data", metavar="DATA", help="a table in any format, or a glob")
-    command.add_argument("--json", action="store_true", help="print JSON")
-    command.set_defaults(command=_late("data.inspect_command"))
 
-    command = commands.add_parser("doctor", help="show the speed of this machine, and ways to raise it")
-    command.add_argument("--json", action="store_true", help="print JSON")
-    command.add_argument(
-        "--compile",
-        action="store_true",
-        help="compile the numerical loops for this processor, in advance of the first fit, and exit",
+    command = _add(
+        commands, "doctor", "doctor.doctor_command", "show the speed of this machine, and ways to raise it", shared.json
     )
-    command.set_defaults(command=_late("doctor.doctor_command"))
+    command.add_argument(
+        "--compile", action="store_true",
+        help="compile the numerical loops for this processor, in advance of the first fit, and exit",
+    )  # fmt: skip
 
 
 def _shape(text: str) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numcodecs import BitRound
 
-from streamkern.errors import DataError, PlanRefusedError, UsageError, refusing_old_names
+from streamkern.errors import DataError, PlanRefusedError, UsageError
 from streamkern.formats.open_tables import open_tables
 from streamkern.formats.parquet import write_parquet
 from streamkern.formats.training_zarr import TrainingZarr
@@ -99,7 +99,6 @@ class Ingested:
         return f"{self.path}: {what}, {order}; {speed}{kept}; {format_bytes(self.stored_bytes)} on disk"
 
 
-@refusing_old_names
 def ingest(
     sources: Any, output: str | os.PathLike[str], *, target: str | Sequence[str] | None = None,
     columns: Sequence[str] | None = None, weight: str | None = None, time: str | None = None,

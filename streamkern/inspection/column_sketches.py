@@ -27,30 +27,15 @@ class ColumnSums:
 
     @np.errstate(over="ignore", invalid="ignore")
     def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
-        X = block[0].X
-        n, d = X.shape
-        missing = infinite = np.zeros(d, dtype=np.int64)
-        nothing = Extremes(np.full(d, np.inf), np.full(d, -np.inf))
-        if not n:
-            return 0, missing, infinite.copy(), nothing, missing.copy(), np.zeros(d), np.zeros(d)
-        values = X.astype(np.float64)
-        low, high = values.min(axis=0), values.max(axis=0)
-        if X.dtype.kind == "f" and not np.isfinite(low + high).all():
-            usual = np.isfinite(values)
-            missing = np.isnan(values).sum(axis=0)
-            infinite = n - usual.sum(axis=0) - missing
-            low = np.where(usual, values, np.inf).min(axis=0)
-            high = np.where(usual, values, -np.inf).max(axis=0)
-            values = np.where(usual, values, self.pivot)
-        fractions = np.zeros(d, dtype=np.int64)
-        if X.dtype.kind == "f":
-            # Most columns have a fraction in the first row, so that the other rows need no check.
-            fractions[:] = values[0] != np.rint(values[0])
-            maybe = np.flatnonzero(fractions == 0)
-            fractions[maybe] = (values[:, maybe] != np.rint(values[:, maybe])).any(axis=0)
-        values -= self.pivot
+        values = block[0].X.astype(np.float64)
+        usual, missing = np.isfinite(values), np.isnan(values).sum(axis=0)
+        infinite = len(values) - usual.sum(axis=0) - missing
+        low = np.where(usual, values, np.inf).min(axis=0, initial=np.inf)
+        high = np.where(usual, values, -np.inf).max(axis=0, initial=-np.inf)
+        fractions = ((values != np.rint(values)) & usual).any(axis=0).astype(np.int64)
+        values = np.where(usual, values - self.pivot, 0.0)
         first, second = values.sum(axis=0), np.square(values).sum(axis=0)
-        return n, missing, infinite.copy(), Extremes(low, high), fractions, first, second
+        return len(values), missing, infinite, Extremes(low, high), fractions, first, second
 
 
 @dataclass(eq=False)

@@ -22,7 +22,7 @@ from streamkern.errors import DataError
 from streamkern.execute import Executor, open_resources
 from streamkern.formats.open_tables import open_tables
 from streamkern.inspection.column_sketches import HISTOGRAM_BINS, ColumnSketches, ColumnSums, Histogram, column_sketches
-from streamkern.inspection.shuffle_quality import LabelVariation, stored_ratio
+from streamkern.inspection.shuffle_quality import LabelCounts, is_given, stream_ratio
 from streamkern.memory import check_memory, format_bytes
 from streamkern.preprocessing.category_steps import related_rows_notes
 from streamkern.resources import Resources, given_resources
@@ -32,7 +32,7 @@ from streamkern.sources.input_types import looks_like
 from streamkern.sources.unusable_columns import MAX_DISTINCT_TEXTS, ColumnDescription, shown_text
 from streamkern.storage.untrusted_files import given_path
 from streamkern.sweep import ScanWork, sweep
-from streamkern.types import Array, Target
+from streamkern.types import Target
 
 MAX_SHOWN = 24
 """Columns and classes in the text; JSON has all."""
@@ -106,13 +106,11 @@ class Inspection:
             counts = sorted(facts["classes"], key=lambda pair: -pair[1])
             given = sum(count for _, count in counts)
             listed = [f"{_shown(label)} {count / given:.1%}" for label, count in counts[:MAX_SHOWN]]
-            more = f" and {len(counts) - MAX_SHOWN} more" if len(counts) > MAX_SHOWN else ""
-            lines.append(f"  classes   {len(counts)}: {', '.join(listed)}{more}")
+            lines.append(f"  classes   {len(counts)}: {', '.join(listed)}{_more(counts)}")
         for kind in COLUMN_KINDS:
             named = [_shown(column["name"]) for column in facts["schema"] or () if column["kind"] == kind]
             if named:
-                more = f" and {len(named) - MAX_SHOWN} more" if len(named) > MAX_SHOWN else ""
-                lines.append(f"  {kind:<8}  {', '.join(named[:MAX_SHOWN])}{more}")
+                lines.append(f"  {kind:<8}  {', '.join(named[:MAX_SHOWN])}{_more(named)}")
         if facts["left_out"]:
             names = ", ".join(_shown(name) for name in facts["left_out"][:MAX_SHOWN])
             lines.append(f"  left out  {names}: an index of the rows, unless --columns, columns= name it")
@@ -122,8 +120,10 @@ class Inspection:
         facts, order, made, lines = self.facts, self.facts["order"], self.facts["ingested"], list[str]()
         if order["ratio"] is not None:
             lines.append(
-                f"  order     labels of {REFERENCE_BATCH} neighbours vary {order['ratio']:.2f} times as in random order"
+                f"  order     labels of {REFERENCE_BATCH} rows of a chunk vary {order['ratio']:.2f} times as at random"
             )
+        elif facts["target"] is not None and self.names:
+            lines.append("  order     not measured: training mixes the rows of a chunk, and there is one chunk")
         elif facts["target"] is None and self.names:
             lines.append("  order     not known without the labels: --target NAME, target=NAME")
         if order["recorded"] is not None:
@@ -183,7 +183,7 @@ def inspect(
     storage_options: dict[str, Any] | None = None,
     read_options: Any = None,
 ) -> Inspection:
-    """Summarise a data set, in two sweeps over all rows and one over columns that cannot be features without encoding.
+    """Summarise a data set, in two sweeps over all rows, one over columns that cannot be features, and 64 chunks.
 
     Args:
         path: any source of ``ingest``: a path, glob or URL, arrays, frames.
@@ -231,10 +231,7 @@ def _inspected(dataset: Dataset, path: Any, executor: Executor, budget: int) -> 
     scan = RawScan(Scan(Assembly(dataset), block_rows))
     first = scan.block((0,))[0]
     pivot = np.where(np.isfinite(first.X[0]), first.X[0], 0).astype(np.float64)
-    look = _ColumnAndLabelSums(
-        ColumnSums(pivot), source.target, None if source.target is None else _spread(source.target, first.y)
-    )
-    sums = sweep(executor, ScanWork(scan, look))
+    sums = sweep(executor, ScanWork(scan, _ColumnAndLabelSums(ColumnSums(pivot), source.target)))
     histogram = Histogram.of(sums)
     (counts,) = sweep(executor, ScanWork(scan, histogram))
     sketches = column_sketches(sums[:7], pivot, histogram, counts)
@@ -264,38 +261,20 @@ def _blocks_unchanged(parts: tuple[ColumnDescription, ...], state: Any) -> tuple
     return parts
 
 
-def _spread(target: Target, y: Array | None) -> LabelVariation:
-    """The measure of order for labels like those of the first block; for numbers, with one as pivot."""
-    assert y is not None
-    y = y[_given(y)].astype(target.dtype)
-    if y.dtype == object:
-        return LabelVariation(None)
-    return LabelVariation(np.where(np.isfinite(y[:1]), y[:1], 0).astype(np.float64).sum(axis=0).reshape(-1))
-
-
-def _given(y: Array) -> Array:
-    if y.dtype.kind not in "fO":
-        return np.ones(len(y), dtype=bool)
-    missing = np.isnan(y) if y.dtype.kind == "f" else (y == None) | (y != y)  # noqa: E711
-    return np.asarray(~missing.reshape(len(y), -1).any(axis=1))
-
-
 @dataclass(eq=False)
 class _ColumnAndLabelSums:
-    """Sums over columns; and, with labels, the number of missing ones and sums over the others."""
+    """Sums over columns; and, with a target, the number of missing labels and the counts of the others."""
 
     columns: ColumnSums
     target: Target | None
-    labels: LabelVariation | None
 
     def __call__(self, block: Any, state: Any) -> tuple[Any, ...]:
-        sums = self.columns(block, state)
-        if self.labels is None or self.target is None:
+        sums, y = self.columns(block, state), block[0].y
+        if self.target is None:
             return sums
-        raw, where = block
-        given = _given(raw.y)
-        rest = raw._replace(y=raw.y[given].astype(self.target.dtype, copy=False))
-        return *sums, len(given) - int(given.sum()), *self.labels((rest, where), state)
+        given = is_given(y)
+        labels = LabelCounts.of(y[given].astype(self.target.dtype, copy=False))
+        return *sums, len(given) - int(given.sum()), labels
 
 
 def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, Any]:
@@ -305,9 +284,8 @@ def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, An
     named = isinstance(path, str | os.PathLike)
     record = ingest_record(path) if named else None
     classes = None
-    target, spread = source.target, labels[1:]
-    if target is not None and spread[2].counts is not None and target.dtype.kind != "f":
-        classes = [[label, count] for label, count in sorted(spread[2].counts.items())]
+    if (target := source.target) is not None and labels[1].counts is not None and target.dtype.kind != "f":
+        classes = [[label, count] for label, count in sorted(labels[1].counts.items())]
     return {
         "path": os.fspath(path) if named else f"{type(path).__name__} in memory",
         "rows": len(dataset),
@@ -328,7 +306,7 @@ def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, An
         "schema": None,
         "classes": classes,
         "order": {
-            "ratio": stored_ratio(spread) if spread else None,
+            "ratio": stream_ratio(dataset, mix_chunks=1, lanes=1, batch=REFERENCE_BATCH),
             "batch": REFERENCE_BATCH,
             "recorded": None if record is None else record.get("shuffle"),
         },
@@ -341,12 +319,10 @@ def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) ->
     advice = []
     constant = [name for name, low, high in zip(names, columns.low, columns.high, strict=True) if low == high]
     if constant:
-        shown = ", ".join(map(_shown, constant[:5])) + (", ..." if len(constant) > 5 else "")
-        advice.append(f"{len(constant)} column(s) never vary: {shown}")
+        advice.append(f"{len(constant)} column(s) never vary: {_first(constant)}")
     empty = [name for name, low, high in zip(names, columns.low, columns.high, strict=True) if low > high]
     if empty:
-        shown = ", ".join(map(_shown, empty[:5])) + (", ..." if len(empty) > 5 else "")
-        advice.append(f"{len(empty)} column(s) have no finite value: {shown}")
+        advice.append(f"{len(empty)} column(s) have no finite value: {_first(empty)}")
     if columns.missing.any() or columns.infinite.any():
         missing = "missing values are filled where preprocess is automatic; infinite ones are errors"
         advice.append(missing if columns.infinite.any() else missing.partition(";")[0])
@@ -375,9 +351,8 @@ def _advice_on(others: list[tuple[str, str, ColumnDescription]]) -> list[str]:
         if what is not None
     ]
     ids = [name for name, found in texts if found.counts is None and like[name] is None]
-    names = ", ".join(_shown(name) for name in ids[:5]) + (", ..." if len(ids) > 5 else "")
     if ids:
-        advice.append(f"more than {MAX_DISTINCT_TEXTS:,} different values; leave ids out: --exclude {names}")
+        advice.append(f"more than {MAX_DISTINCT_TEXTS:,} different values; leave ids out: --exclude {_first(ids)}")
     return advice
 
 
@@ -444,6 +419,14 @@ def _range(columns: ColumnSketches, which: list[int]) -> str:
 def _shown(label: Any) -> str:
     text = str(label)
     return text if text and text.isprintable() else repr(text)
+
+
+def _more(listed: Sequence[Any]) -> str:
+    return f" and {len(listed) - MAX_SHOWN} more" if len(listed) > MAX_SHOWN else ""
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(map(_shown, names[:5])) + (", ..." if len(names) > 5 else "")
 
 
 def _number(value: float) -> float | None:

@@ -1,103 +1,53 @@
 """Shuffle quality: the variation of labels between batches, relative to randomly drawn batches.
 
-Neighbouring rows of a sorted store are similar, so a step on them learns little more than from one row. The measure is
-the variance of the batches' label means, divided by its value for a global shuffle: 1 is as good as random, and m is
-the worst case for batches of m rows.
+Neighbouring chunks of a sorted store are similar, so a step on their rows learns little more than from one row. The
+measure is the variance of the batches' label means, divided by its value for a global shuffle: 1 is as good as random,
+and m is the worst case for batches of m rows.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from streamkern.data.dataset import Dataset
-from streamkern.data.row_order import RawRows
 from streamkern.data.row_selection import selected_ids
 from streamkern.data.targets import distinct_labels
-from streamkern.defaults import MAX_SHUFFLE_RATIO, MAX_WHOLE_NUMBER_CLASSES, REFERENCE_BATCH, SHUFFLE_QUALITY_CHUNKS
+from streamkern.defaults import MAX_SHUFFLE_RATIO, MAX_WHOLE_NUMBER_CLASSES, SHUFFLE_QUALITY_CHUNKS
 from streamkern.rng import generator
 from streamkern.types import Array
-
-
-@dataclass(eq=False)
-class LabelVariation:
-    """Sum the variation of labels among neighbouring rows, for classes and for numbers.
-
-    Each run of ``batch`` rows within a block is a batch. Sums: batches, rows, label counts, Σ_b Σ_k n_bk²/n_b over
-    batches and classes, Σ_b n_b ‖ȳ_b − p‖², Σ (y − p), Σ ‖y − p‖². The pivot p (c,) is one of the targets; None for
-    labels that are not numbers.
-    """
-
-    pivot: Array | None
-    batch: int = REFERENCE_BATCH
-
-    @np.errstate(over="ignore", invalid="ignore")
-    def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
-        y = block[0].y
-        assert y is not None
-        n = len(y)
-        starts = np.arange(0, n, self.batch)
-        sizes = np.diff(np.append(starts, n))
-        labels, between = LabelCounts.none(), 0.0
-        if y.ndim == 1:
-            values, codes = distinct_labels(y)
-            if len(values) <= MAX_WHOLE_NUMBER_CLASSES:
-                cells = np.repeat(np.arange(len(starts)), sizes) * len(values) + codes
-                counts = np.bincount(cells, minlength=len(starts) * len(values)).reshape(len(starts), len(values))
-                between = float((np.square(counts, dtype=np.float64).sum(axis=1) / np.maximum(sizes, 1)).sum())
-                labels = LabelCounts(Counter(dict(zip(values, counts.sum(axis=0).tolist(), strict=True))))
-            else:
-                labels = LabelCounts(None)
-        zero = np.zeros(1)
-        if self.pivot is None:
-            return len(starts), n, labels, between, 0.0, zero, 0.0
-        centred = np.where(np.isfinite(y), y, 0).astype(np.float64).reshape(n, len(self.pivot)) - self.pivot
-        sums = np.add.reduceat(centred, starts, axis=0) if n else np.zeros((0, len(self.pivot)))
-        ahead = float((np.square(sums).sum(axis=1) / np.maximum(sizes, 1)).sum())
-        return len(starts), n, labels, between, ahead, centred.sum(axis=0), float(np.square(centred).sum())
 
 
 class LabelCounts:
     """Rows of each label; None if there are too many labels. Adds."""
 
     def __init__(self, counts: Counter[Any] | None) -> None:
-        self.counts = counts
+        self.counts = counts if counts is None or len(counts) <= MAX_WHOLE_NUMBER_CLASSES else None
 
     @classmethod
-    def none(cls) -> LabelCounts:
-        """Return counts of no rows."""
-        return cls(Counter())
+    def of(cls, y: Array) -> LabelCounts:
+        """Return the counts of labels (n,); of several targets a row, (n, c), there are none."""
+        if y.ndim > 1:
+            return cls(Counter())
+        values, codes = distinct_labels(y)
+        return cls(Counter(dict(zip(values, np.bincount(codes, minlength=len(values)).tolist(), strict=True))))
 
     def __add__(self, other: LabelCounts) -> LabelCounts:
-        if self.counts is None or other.counts is None:
-            return LabelCounts(None)
-        total = self.counts + other.counts
-        return LabelCounts(total if len(total) <= MAX_WHOLE_NUMBER_CLASSES else None)
+        return LabelCounts(None if self.counts is None or other.counts is None else self.counts + other.counts)
 
 
-def stored_ratio(sums: tuple[Any, ...]) -> float:
-    """Return the variance of batches' label means in stored order, divided by its expectation in random order.
-
-    With K batches of any sizes, the between-batch sum of squares has the expectation (K − 1) S² in random order
-    (analysis of variance), where S² is the variance of all labels.
-    """
-    batches, n, labels, between, ahead, first, second = sums
-    if batches < 2 or n < 2:
-        return 1.0
-    if labels.counts:
-        squares = sum(count * count for count in labels.counts.values()) / n
-        between, total = between - squares, n - squares
-    else:
-        shift = float(np.square(first).sum()) / n
-        between, total = ahead - shift, second - shift
-    return float(between / (batches - 1) / (total / (n - 1))) if total > 1e-12 * n else 1.0
+def is_given(y: Array) -> Array:
+    """Return a mask of the rows without a missing target."""
+    if y.dtype.kind not in "fO":
+        return np.ones(len(y), dtype=bool)
+    missing = np.isnan(y) if y.dtype.kind == "f" else (y == None) | (y != y)  # noqa: E711
+    return np.asarray(~missing.reshape(len(y), -1).any(axis=1))
 
 
 def stream_ratio(dataset: Dataset, mix_chunks: int, lanes: int, batch: int) -> float | None:
-    """Estimate the ratio for the batches of training, from a sample of chunks; None without a target or for one chunk.
+    """Estimate the ratio for the batches of training, from a sample of chunks; None without labels in two of them.
 
     A batch has ``batch / lanes`` rows of each lane, and a lane draws from ``mix_chunks`` chunks at a time, chosen at
     random and mixed row by row. So the variance of a batch mean has two parts: of rows within the mixed chunks, and of
@@ -115,14 +65,19 @@ def stream_ratio(dataset: Dataset, mix_chunks: int, lanes: int, batch: int) -> f
         y = source.read(chunk).y
         ids = selected_ids(dataset.rules, int(bounds[chunk]), int(bounds[chunk + 1]))
         assert y is not None
-        parts.append(_chunk_labels(y if ids is None else y[ids - int(bounds[chunk])]))
+        y = y if ids is None else y[ids - int(bounds[chunk])]
+        if (given := is_given(y)).any():
+            parts.append(_chunk_labels(y[given].astype(source.target.dtype, copy=False)))
+    if len(parts) < 2:
+        return None
     means, sizes, total = _label_means(parts)
     if total <= 0:
         return 1.0
-    within = total - float(np.average(np.square(means - np.average(means, axis=0, weights=sizes)).sum(axis=1),
-                                      weights=sizes))  # fmt: skip
-    # The means of small chunks also differ by chance, whatever the order.
-    apart = max(0.0, float(np.square(means - means.mean(axis=0)).sum() / (len(means) - 1)) - within / sizes.mean())
+    around, n = np.square(means - np.average(means, axis=0, weights=sizes)).sum(axis=1), float(sizes.sum())
+    within = total - float(np.average(around, weights=sizes))
+    # The means of small chunks also differ by chance, whatever the order (analysis of variance, any sizes).
+    by_chance = (len(means) - 1) * within
+    apart = max(0.0, float(sizes @ around - by_chance) / (n - float(np.square(sizes).sum()) / n))
     groups = lanes * max(1.0, batch / lanes / (mix_chunks * sizes.mean()))
     mixed = apart / mix_chunks * (len(taken) - mix_chunks) / (len(taken) - 1)
     return float((batch / groups * mixed + total - mixed) / total) if batch > groups else 1.0

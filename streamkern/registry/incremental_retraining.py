@@ -73,6 +73,11 @@ class IncrementalUpdate:
         return made, drift.measure_drift(self.before, self.tally, paired.champion_scores)
 
 
+def profile_of(models: Registry, version: int | None) -> drift.DataProfile:
+    """Return the profile that a version of a registry was stored with."""
+    return drift.DataProfile.load(*models.read(version, "profile.zarr", lambda at: load_artifact(at, PROFILE)))
+
+
 def incremental_update(
     pipeline: Pipeline,
     sums: dict[str, Any],
@@ -86,7 +91,7 @@ def incremental_update(
     reusable_part = reusable_sums(pipeline, sums, champion, models.record(number), forget)
     if isinstance(reusable_part, str):
         return None, reusable_part
-    before = drift.DataProfile.load(*models.read(number, "profile.zarr", lambda at: load_artifact(at, PROFILE)))
+    before = profile_of(models, number)
     targets = before.target_edges if len(before.target_edges) else None
     tally: Parts = (before.n, before.counts, before.target_counts, dict(before.labels))
     with open_executor("threads", threads) as executor:

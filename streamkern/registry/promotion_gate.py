@@ -71,29 +71,27 @@ class Gate:
     _names: dict[int, str] = field(init=False, repr=False, compare=False)  # by position
 
     def __post_init__(self) -> None:
-        text = re.sub(r"\s", " ", self.expression)
-        if len(text) > MAX_EXPRESSION_LENGTH:
+        if len(self.expression) > MAX_EXPRESSION_LENGTH:
             raise UsageError(
-                f"The gate has {len(text)} characters.", where="gate", expected=f"at most {MAX_EXPRESSION_LENGTH}"
+                f"The gate has {len(self.expression)} characters.",
+                where="gate",
+                expected=f"at most {MAX_EXPRESSION_LENGTH}",
             )
+        text = re.sub(r"\s", " ", self.expression).strip()
+        object.__setattr__(self, "expression", text)
         if (foreign := re.search(r"[^ -~]", text)) is not None:  # Python reads digits and letters of other scripts, too
             raise self._unexpected(foreign.start(), foreign[0])
-        blank = len(text) - len(text.lstrip())
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # Python warns of numbers that run into words, and of odd escapes
-                tree = ast.parse(text.strip(), mode="eval").body
+                tree = ast.parse(text, mode="eval").body
         except (SyntaxError, MemoryError, RecursionError) as error:
-            at = blank + (getattr(error, "offset", None) or 0) - 1
-            if at < blank:
-                at = len(text.rstrip())
-                raise self._wrong(at, "It ends where a value is expected.", "a metric, a number or (") from error
+            at = (getattr(error, "offset", None) or 0) - 1
+            if at < 0:
+                raise self._wrong(len(text), "It ends where a value is expected.", "a metric, a number or (") from error
             if "never closed" in str(error):
                 raise self._wrong(at, "This parenthesis is not closed.", ")") from error
             raise self._unexpected(at, re.findall(r"\w+|.", text[at:])[0]) from error
-        for node in ast.walk(tree):
-            if isinstance(node, ast.expr):
-                node.col_offset, node.end_col_offset = node.col_offset + blank, (node.end_col_offset or 0) + blank
         object.__setattr__(self, "_tree", tree)
         object.__setattr__(self, "_names", {})
         self._require_truth(tree, True)

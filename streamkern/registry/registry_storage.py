@@ -11,7 +11,6 @@ import socket
 import tempfile
 import time
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,92 +32,29 @@ _BUSY_MESSAGE = "Another process holds this registry"
 _NAME = re.compile(r"\d{6,9}", re.ASCII)
 
 
-class ModelStore(ABC):
-    """Storage of complete versions, of small files that are replaced atomically, and of a log."""
-
-    where: str
-
-    @abstractmethod
-    def present(self) -> bool:
-        """True if the registry exists."""
-
-    @abstractmethod
-    def make(self) -> None:
-        """Create the registry if it is absent."""
-
-    @abstractmethod
-    def numbers(self) -> list[int]:
-        """Return the numbers of complete versions, ascending."""
-
-    @abstractmethod
-    def read(self, name: str) -> tuple[bytes, str]:
-        """Return a file's content, at most ``MAX_JSON_BYTES`` bytes, and its tag; or raise FileNotFoundError."""
-
-    @abstractmethod
-    def replace(self, name: str, content: dict[str, Any], tag: str | None) -> None:
-        """Replace a file if it still has this tag (None: if it does not exist); else raise BusyError."""
-
-    @abstractmethod
-    def folder(self, number: int, part: str) -> Path:
-        """Return a part of a version as a local folder, valid until ``release``."""
-
-    @abstractmethod
-    def release(self, folder: Path, user: object = None) -> None:
-        """Release a folder from ``folder``: now, or when the object ``user`` is garbage collected."""
-
-    @abstractmethod
-    def claim(self, least: int) -> tuple[int, Path]:
-        """Reserve a free version number, at least ``least``; return it and a local folder to fill."""
-
-    @abstractmethod
-    def add(self, number: int, staging: Path) -> None:
-        """Commit a filled folder as a complete version."""
-
-    def in_use(self, number: int) -> bool:
-        """Return True if an open model still reads from a version's directory."""
-        return False
-
-    @abstractmethod
-    def remove(self, number: int) -> None:
-        """Remove a version; readers find all of it or nothing."""
-
-    @abstractmethod
-    def tidy(self, decided: int) -> None:
-        """Remove incomplete versions of killed processes, up to this number."""
-
-    @abstractmethod
-    def lock(self, run_dir: Path | None) -> Any:
-        """Lock the registry, as far as the storage supports locks; raise BusyError if another process has the lock."""
-
-    @abstractmethod
-    def log(self, line: bytes) -> None:
-        """Append a line to the log."""
-
-    @abstractmethod
-    def lines(self) -> Iterator[bytes]:
-        """Yield the log's lines, oldest first."""
-
-    @abstractmethod
-    def run_dir(self, name: str) -> Path:
-        """Return the run directory for training."""
-
-
-def open_store(where: str | os.PathLike[str], storage_options: dict[str, Any] | None = None) -> ModelStore:
+def open_store(
+    where: str | os.PathLike[str], storage_options: dict[str, Any] | None = None
+) -> DirectoryStore | ObjectStore:
     """Return the store for a local path or an fsspec URL."""
     url = given_path(where)
     return ObjectStore(url, storage_options) if is_remote(url) else DirectoryStore(Path(url.removeprefix("file://")))
 
 
-class DirectoryStore(ModelStore):
-    """A local directory. Commits are atomic renames under a file lock, which the OS releases when the process dies."""
+class DirectoryStore:
+    """A local directory: complete versions, small files that are replaced atomically, and a log.
+
+    Commits are atomic renames under a file lock, which the OS releases when the process dies.
+    """
 
     def __init__(self, place: Path) -> None:
         self.place, self.where = place, str(place)
 
     def present(self) -> bool:
+        """Return True if the registry exists."""
         return (self.place / "versions").is_dir()
 
     def make(self) -> None:
+        """Create the registry if it is absent."""
         try:
             (self.place / "versions").mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -130,40 +66,50 @@ class DirectoryStore(ModelStore):
             ) from error
 
     def numbers(self) -> list[int]:
+        """Return the numbers of complete versions, ascending."""
         return sorted(int(each.name) for each in (self.place / "versions").iterdir() if _NAME.fullmatch(each.name))
 
     def read(self, name: str) -> tuple[bytes, str]:
+        """Return a file's content, at most ``MAX_JSON_BYTES`` bytes, and its tag; or raise FileNotFoundError."""
         return read_file(self.place / name, MAX_JSON_BYTES), ""
 
     def replace(self, name: str, content: dict[str, Any], tag: str | None) -> None:
+        """Replace a file if it still has this tag (None: if it does not exist); else raise BusyError."""
         write_json(self.place / name, content)
 
     def folder(self, number: int, part: str) -> Path:
+        """Return a part of a version as a local folder, valid until ``release``."""
         return self._version(number) / part
 
     def release(self, folder: Path, user: object = None) -> None:
-        """Do nothing: a local version is not a copy."""
+        """Release a folder from ``folder``, now or when ``user`` is garbage collected: a local one is not a copy."""
 
     def claim(self, least: int) -> tuple[int, Path]:
+        """Reserve a free version number, at least ``least``; return it and a local folder to fill."""
         staging = part_name(self._version(least))
         staging.mkdir()
         return least, staging
 
     def add(self, number: int, staging: Path) -> None:
+        """Commit a filled folder as a complete version."""
         commit(staging, self._version(number))
 
     def in_use(self, number: int) -> bool:
+        """Return True if an open model still reads from a version's directory."""
         return in_use(self._version(number) / "model.zarr")
 
     def remove(self, number: int) -> None:
+        """Remove a version; readers find all of it or nothing."""
         discard(self._version(number))
 
     def tidy(self, decided: int) -> None:
+        """Remove incomplete versions of killed processes, up to the version of the last decision."""
         tidy(self.place)
         tidy(self.place / "versions")
 
     @contextmanager
     def lock(self, run_dir: Path | None) -> Iterator[None]:
+        """Lock the registry; raise BusyError if another process has the lock."""
         with locked(self.place, busy=_BUSY_MESSAGE):
             yield
 
@@ -177,6 +123,7 @@ class DirectoryStore(ModelStore):
             file.write(line)
 
     def lines(self) -> Iterator[bytes]:
+        """Yield the log's lines, oldest first."""
         max_log_bytes = 1 << 30
         try:
             yield from read_file(self.place / "decisions.jsonl", max_log_bytes).splitlines()
@@ -193,14 +140,15 @@ class DirectoryStore(ModelStore):
             ) from error
 
     def run_dir(self, name: str) -> Path:
+        """Return the run directory for training."""
         return self.place / "run"
 
     def _version(self, number: int) -> Path:
         return self.place / "versions" / f"{number:06}"
 
 
-class ObjectStore(ModelStore):
-    """A remote object store, whose only atomic operation is to put one object.
+class ObjectStore:
+    """As ``DirectoryStore``, in a remote object store, whose only atomic operation is to put one object.
 
     A version is complete if it has its record, which is sent last and removed first. If the store supports conditional
     requests (S3 does), the champion's object is only replaced if it is still the one that was read: if two machines
@@ -273,6 +221,10 @@ class ObjectStore(ModelStore):
         self.objects.send(staging, name)
         self.objects.put(f"{name}/{RECORD}", record)
         shutil.rmtree(staging, ignore_errors=True)
+
+    def in_use(self, number: int) -> bool:
+        """Return False: open models read from copies."""
+        return False
 
     def remove(self, number: int) -> None:
         """Remove the files of a version, its record first."""

@@ -23,7 +23,6 @@ from streamkern.errors import (
     StreamkernError,
     UnlikeChampionError,
     UsageError,
-    refusing_old_names,
 )
 from streamkern.evaluation.metrics import METRIC_NAMES
 from streamkern.events import Listener
@@ -37,7 +36,13 @@ from streamkern.models.partitioned_machine import PartitionedMachine, load_model
 from streamkern.partition.one_or_leaves import decided
 from streamkern.redaction import redacted
 from streamkern.registry import drift
-from streamkern.registry.incremental_retraining import PROFILE, UPDATED, IncrementalUpdate, incremental_update
+from streamkern.registry.incremental_retraining import (
+    PROFILE,
+    UPDATED,
+    IncrementalUpdate,
+    incremental_update,
+    profile_of,
+)
 from streamkern.registry.known_rows import training_record
 from streamkern.registry.model_comparison import ModelComparison, compare_models, without_scaling
 from streamkern.registry.model_registry import Registry
@@ -48,7 +53,7 @@ from streamkern.rng import Draw
 from streamkern.runs.pipeline_definition import Pipeline
 from streamkern.runs.run_pipeline import run, unknown_code_of
 from streamkern.solvers.base import traits_of
-from streamkern.storage.artifact import load_artifact, save_artifact
+from streamkern.storage.artifact import save_artifact
 from streamkern.storage.atomic_writes import discard
 from streamkern.storage.value_digest import digest
 from streamkern.sweep import ScanWork, sweep
@@ -87,7 +92,6 @@ class RetrainResult(dict[str, Any]):
         return f"RetrainResult({self.status}, version {self.version}, champion {self.champion})"
 
 
-@refusing_old_names
 def retrain(
     pipeline: Pipeline,
     registry: str | os.PathLike[str],
@@ -110,7 +114,7 @@ def retrain(
     read again: new rows are added to its sums, with its kernel, centers and preprocessing.
 
     If the process is killed at any moment, the next call resumes: training continues from its checkpoint, and a decided
-        promotion is completed. The champion is always the old or the new one.
+    promotion is completed. The champion is always the old or the new one.
 
     Args:
         pipeline: the definition; both models are scored on its ``test`` rows.
@@ -135,10 +139,8 @@ def retrain(
 
     Returns:
         The decision: ``status`` is ``promoted``, ``rejected`` or ``unchanged``; ``champion`` is the version now in use;
-            ``version`` the challenger's; further keys have the scores of both, the paired test, drift, warnings and
-            reasons;
-        ``start`` is ``sums``, ``warm`` or ``cold``, and ``reused_rows`` the number of rows in the champion's
-        sums.
+        ``version`` the challenger's; ``start`` is ``sums``, ``warm`` or ``cold``; ``reused_rows`` is the number of rows
+        in the champion's sums. Further keys have the scores of both, the paired test, drift, warnings and reasons.
 
     Raises:
         BusyError: another process has locked the registry.
@@ -158,7 +160,8 @@ def retrain(
         }
         try:
             settings = {"resources": given, "checkpoint_seconds": checkpoint_seconds, "verbose": verbose}
-            made = _decide(pipeline, models, judge, cold, keep, forget, listeners, report, settings)
+            retraining = _Retraining(pipeline, models, judge, cold, keep, forget, listeners, report, settings)
+            made = retraining.decide()
         except StreamkernError as error:
             models.log(about | {"status": "failed", "champion": _champion(models), "reasons": [str(error)]})
             raise
@@ -208,67 +211,13 @@ def _require_loadable(pipeline: Pipeline) -> None:
             ) from error
 
 
-def _decide(
-    pipeline: Pipeline, models: Registry, gate: Gate, cold: bool, keep: int, forget: Dataset | None,
-    listeners: tuple[Listener, ...], report: Callable[[Path], Path] | None, settings: dict[str, Any],
-) -> dict[str, Any]:  # fmt: skip
-    given = settings["resources"]
-    pipeline = replace(pipeline, partition=decided(pipeline, given.budget, given.device).partition)
-    assert pipeline.test is not None
-    key = _key(pipeline, gate, cold)
-    standing = models.standing
-    last = models.record(models.versions[-1]) if models.versions else None
-    if last is not None and last["key"] == key and unknown_code_of(pipeline) is None:
-        reasons = [f"data, pipeline and gate are the same as for version {last['version']}, which was {last['status']}"]
-        return {"status": "unchanged", "version": None, "champion": standing.champion, "reasons": reasons}
-    folder = models.run_dir(pipeline.name)
-    champion = None if standing.champion is None else models.load(standing.champion)
-    why_cold = _why_cold(pipeline, models, champion, cold, last)
-    trained = _challenger(pipeline, models, champion, why_cold, forget, folder, listeners, settings)
-    measured = _measured(trained, pipeline, models, standing.champion, champion, given.threads)
-    paired, moved = measured.paired, measured.moved
-    metrics, before = _gate_metrics(trained, measured, len(pipeline.train)), paired.champion
-    if before is not None:
-        before = before | {"n_train": float(models.record(standing.champion)["rows"])}
-    verdict = gate.judge(metrics, before)
-    if measured.obstacle is not None:
-        verdict = Verdict(False, (measured.obstacle, "a person decides: streamkern models DIR promote VERSION"))
-    page, failure = _report_page(report if trained.incremental is None else None, folder)  # only a run has a report
-    decision = {
-        "status": "promoted" if verdict.passed else "rejected",
-        "promote": verdict.passed,
-        "reasons": list(verdict.reasons),
-        "challenger": _defined(metrics),
-        "against": None if before is None else _defined(before),
-        "champion": standing.champion,
-        "start": trained.start,
-        "why_cold": trained.why_cold,
-        "reused_rows": 0 if trained.incremental is None else trained.incremental.reusable_part.reused,
-        "significance": paired.test,
-        "drift": None if moved is None else _drift_summary(moved),
-        "warnings": [*trained.solved.get("warnings", ()), *([] if moved is None else moved.warnings()), *failure],
-        "report": None if page is None else page.name,
-    }
-    record = _record(pipeline, models, trained, _defined(paired.challenger), key, gate, decision)
-    number = _add_version(models, record, trained, measured.profile, page)
-    if verdict.passed:
-        models.promote(number, standing.champion)
-    models.prune(keep)
-    if trained.incremental is not None:
-        discard(trained.place)
-    facts = redacted({name: value for name, value in decision.items() if name != "promote"})
-    if page is not None:
-        facts["report"] = models.at(number, page.name)
-    return facts | {"version": number, "before": standing.champion, "champion": _champion(models)}
-
-
 @dataclass(frozen=True, eq=False)
 class _Challenger:
     place: Path
     result: dict[str, Any]
     why_cold: str | None
     sums: dict[str, Any] | None
-    incremental: IncrementalUpdate | None
+    incremental: IncrementalUpdate | None = None
 
     @property
     def start(self) -> str:
@@ -279,28 +228,6 @@ class _Challenger:
         return self.result.get("solver_report") or {}
 
 
-def _challenger(
-    pipeline: Pipeline, models: Registry, champion: KernelMachine | None, why_cold: str | None, forget: Dataset | None,
-    folder: Path, listeners: tuple[Listener, ...], settings: dict[str, Any],
-) -> _Challenger:  # fmt: skip
-    """Train: from the champion's sums if possible, else by a run."""
-    keeps = traits_of(pipeline.solver).keeps_sums and pipeline.partition is None
-    sums = training_record(pipeline) if keeps else None
-    if why_cold is None and sums is not None:
-        assert champion is not None
-        threads = settings["resources"].threads
-        incremental, why_cold = incremental_update(pipeline, sums, champion, models, forget, threads)
-        if incremental is not None:
-            try:
-                place = folder / UPDATED
-                result = incremental.train(champion, place, pipeline.validation, forget, settings)
-                return _Challenger(place, result, why_cold, sums, incremental)
-            except UnlikeChampionError as error:
-                why_cold = error.what
-    result, why_cold = _trained(pipeline, champion, why_cold, folder, listeners, settings)
-    return _Challenger(folder / "model.zarr", result, why_cold, sums, None)
-
-
 @dataclass(frozen=True, eq=False)
 class _Measured:
     paired: ModelComparison
@@ -309,19 +236,184 @@ class _Measured:
     moved: drift.Drift | None
 
 
-def _measured(
-    trained: _Challenger, pipeline: Pipeline, models: Registry, version: int | None, champion: KernelMachine | None,
-    threads: int,
-) -> _Measured:  # fmt: skip
-    challenger = load_model(trained.place)
-    assert pipeline.test is not None
-    with open_executor("threads", threads) as executor:
-        paired, obstacle = _compare(challenger, champion, pipeline.test, executor)
+@dataclass(eq=False)
+class _Retraining:
+    """A retraining in a registry that is locked; ``settings`` are those of ``run``."""
+
+    pipeline: Pipeline
+    models: Registry
+    gate: Gate
+    cold: bool
+    keep: int
+    forget: Dataset | None
+    listeners: tuple[Listener, ...]
+    report: Callable[[Path], Path] | None
+    settings: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        given, pipeline = self.settings["resources"], self.pipeline
+        self.pipeline = replace(pipeline, partition=decided(pipeline, given.budget, given.device).partition)
+        self.folder = self.models.run_dir(pipeline.name)
+        self.threads: int | None = given.threads
+        self.before = self.models.standing.champion
+
+    def decide(self) -> dict[str, Any]:
+        models, before = self.models, self.before
+        key = _key(self.pipeline, self.gate, self.cold)
+        last = models.record(models.versions[-1]) if models.versions else None
+        if last is not None and last["key"] == key and unknown_code_of(self.pipeline) is None:
+            same = f"the same as for version {last['version']}, which was {last['status']}"
+            reasons = [f"data, pipeline and gate are {same}"]
+            return {"status": "unchanged", "version": None, "champion": before, "reasons": reasons}
+        champion = None if before is None else models.load(before)
+        trained = self.challenger(champion, self.why_cold(champion, last))
+        measured = self.measured(trained, champion)
+        paired, moved = measured.paired, measured.moved
+        metrics, scores = _gate_metrics(trained, measured, len(self.pipeline.train)), paired.champion
+        if scores is not None:
+            scores = scores | {"n_train": float(models.record(before)["rows"])}
+        verdict = self.gate.judge(metrics, scores)
+        if measured.obstacle is not None:
+            verdict = Verdict(False, (measured.obstacle, "a person decides: streamkern models DIR promote VERSION"))
+        page, failure = self.page(trained)
+        decision = {
+            "status": "promoted" if verdict.passed else "rejected",
+            "promote": verdict.passed,
+            "reasons": list(verdict.reasons),
+            "challenger": _defined(metrics),
+            "against": None if scores is None else _defined(scores),
+            "champion": before,
+            "start": trained.start,
+            "why_cold": trained.why_cold,
+            "reused_rows": 0 if trained.incremental is None else trained.incremental.reusable_part.reused,
+            "significance": paired.test,
+            "drift": None if moved is None else _drift_summary(moved),
+            "warnings": [*trained.solved.get("warnings", ()), *([] if moved is None else moved.warnings()), *failure],
+            "report": None if page is None else page.name,
+        }
+        number = self.add(trained, measured, key, decision, page)
+        if verdict.passed:
+            models.promote(number, before)
+        models.prune(self.keep)
         if trained.incremental is not None:
-            return _Measured(paired, obstacle, *trained.incremental.profile(paired))
-        profile = data_profile(pipeline, executor, paired.challenger_scores, challenger)
-        moved = _drift(models, version, champion, profile, pipeline, executor, paired)
-        return _Measured(paired, obstacle, profile, moved)
+            discard(trained.place)
+        facts = redacted({name: value for name, value in decision.items() if name != "promote"})
+        if page is not None:
+            facts["report"] = models.at(number, page.name)
+        return facts | {"version": number, "before": before, "champion": _champion(models)}
+
+    def why_cold(self, champion: KernelMachine | None, last: dict[str, Any] | None) -> str | None:
+        if champion is None or self.cold:
+            return "requested" if self.cold else "there is no champion yet"
+        if last is not None and last["status"] == "rejected":
+            return "the last challenger was rejected"
+        chosen, rows = self.models.record(self.before)["centers_rows"], len(self.pipeline.train)
+        if rows > MAX_GROWTH * chosen:
+            return f"the rows have grown from {chosen:,} to {rows:,} since the centers were chosen"
+        return None
+
+    def challenger(self, champion: KernelMachine | None, why_cold: str | None) -> _Challenger:
+        """Train: from the champion's sums if possible, else by a run, with a warm start if possible."""
+        pipeline = self.pipeline
+        keeps = traits_of(pipeline.solver).keeps_sums and pipeline.partition is None
+        sums = training_record(pipeline) if keeps else None
+        if why_cold is None and sums is not None:
+            assert champion is not None
+            incremental, why_cold = incremental_update(pipeline, sums, champion, self.models, self.forget, self.threads)
+            if incremental is not None:
+                try:
+                    place = self.folder / UPDATED
+                    result = incremental.train(champion, place, pipeline.validation, self.forget, self.settings)
+                    return _Challenger(place, result, why_cold, sums, incremental)
+                except UnlikeChampionError as error:
+                    why_cold = error.what
+        begun = pipeline
+        if why_cold is None:
+            assert champion is not None
+            begun, why_cold = with_warm_start(pipeline, champion)
+        try:
+            result = run(begun, self.folder, listeners=self.listeners, **self.settings)
+        except (UnlikeChampionError, PrecisionError) as error:
+            if begun is pipeline:
+                raise
+            why_cold = error.what
+            result = run(pipeline, self.folder, listeners=self.listeners, **self.settings)
+        return _Challenger(self.folder / "model.zarr", result, why_cold, sums)
+
+    def measured(self, trained: _Challenger, champion: KernelMachine | None) -> _Measured:
+        challenger = load_model(trained.place)
+        assert self.pipeline.test is not None
+        with open_executor("threads", self.threads) as executor:
+            paired, obstacle = _compare(challenger, champion, self.pipeline.test, executor)
+            if trained.incremental is not None:
+                return _Measured(paired, obstacle, *trained.incremental.profile(paired))
+            profile = data_profile(self.pipeline, executor, paired.challenger_scores, challenger)
+            return _Measured(paired, obstacle, profile, self.measure_drift(champion, profile, executor, paired))
+
+    def measure_drift(
+        self, model: KernelMachine | None, now: drift.DataProfile, executor: Executor, paired: ModelComparison
+    ) -> drift.Drift | None:
+        if self.before is None:
+            return None
+        before = profile_of(self.models, self.before)
+        if before.columns != now.columns or len(before.target_edges) != len(now.target_edges):
+            return None
+        rows = without_scaling(self.pipeline.train)
+        targets = before.target_edges if len(before.target_edges) else None
+        tally = sweep(executor, ScanWork(RawScan(Scan(Assembly(rows))), drift.ColumnTally(before.edges, targets)))
+        found = drift.measure_drift(before, tally, paired.champion_scores)
+        if isinstance(model, PartitionedMachine) and len(before.leaf_counts) == model.tree.leaves:
+            found = replace(found, leaves=drift.leaf_drift(before, _leaves(model, rows, targets, executor)))
+        return found
+
+    def page(self, trained: _Challenger) -> tuple[Path | None, list[str]]:
+        """Return the page written, or a warning: a failed report must not fail the retraining."""
+        if self.report is None or trained.incremental is not None:  # only a run has a report
+            return None, []
+        try:
+            return self.report(self.folder), []
+        except Exception as error:
+            return None, [f"the report could not be written: {error}"]
+
+    def add(
+        self, trained: _Challenger, measured: _Measured, key: str, decision: dict[str, Any], page: Path | None
+    ) -> int:
+        """Add the challenger, with the decision on it, as a version."""
+        pipeline, models, result = self.pipeline, self.models, trained.result
+        assert pipeline.test is not None
+        rows, cold = len(pipeline.train), trained.start == "cold"
+        record = {
+            "key": key,
+            "status": decision["status"],
+            "pipeline": pipeline.name,
+            "file": pipeline.file,
+            "settings": dict(pipeline.settings),
+            "gate": self.gate.expression,
+            "rows": rows,
+            "start": trained.start,
+            "why_cold": trained.why_cold,
+            **({} if trained.sums is None else {"sums": trained.sums}),
+            "centers_rows": rows if cold else models.record(self.before)["centers_rows"],
+            "trained_rows": result["history"][-1]["rows"] if result["history"] else 0,
+            "train": pipeline.train.fingerprint,
+            "test": pipeline.test.fingerprint,
+            "weights_sha256": result["weights_sha256"],
+            "solver": result["solver"],
+            "metrics": result["metrics"] or {"test": _defined(measured.paired.challenger)},
+            "training_seconds": result["seconds"],
+            "resumed_rows": result["resumed_rows"],
+            "streamkern": VERSION,
+            "decision": decision,
+        }
+
+        def fill(version: Path) -> None:
+            shutil.copytree(trained.place, version / "model.zarr")
+            load_model(version / "model.zarr")
+            save_artifact(version / "profile.zarr", PROFILE, *measured.profile.dump())
+            if page is not None:
+                shutil.copyfile(page, version / page.name)
+
+        return models.add(fill, record)
 
 
 def _gate_metrics(trained: _Challenger, measured: _Measured, rows: int) -> dict[str, float | None]:
@@ -335,107 +427,20 @@ def _gate_metrics(trained: _Challenger, measured: _Measured, rows: int) -> dict[
     }
 
 
-def _report_page(report: Callable[[Path], Path] | None, folder: Path) -> tuple[Path | None, list[str]]:
-    """Return the page written, or a warning: a failed report must not fail the retraining."""
-    try:
-        return (None if report is None else report(folder)), []
-    except Exception as error:
-        return None, [f"the report could not be written: {error}"]
-
-
-def _record(
-    pipeline: Pipeline, models: Registry, trained: _Challenger, scores: dict[str, float | None], key: str, gate: Gate,
-    decision: dict[str, Any],
-) -> dict[str, Any]:  # fmt: skip
-    assert pipeline.test is not None
-    result = trained.result
-    return {
-        "key": key,
-        "status": decision["status"],
-        "pipeline": pipeline.name,
-        "file": pipeline.file,
-        "settings": dict(pipeline.settings),
-        "gate": gate.expression,
-        "rows": len(pipeline.train),
-        "start": trained.start,
-        "why_cold": trained.why_cold,
-        **({} if trained.sums is None else {"sums": trained.sums}),
-        "centers_rows": len(pipeline.train)
-        if trained.start == "cold"
-        else models.record(decision["champion"])["centers_rows"],
-        "trained_rows": result["history"][-1]["rows"] if result["history"] else 0,
-        "train": pipeline.train.fingerprint,
-        "test": pipeline.test.fingerprint,
-        "weights_sha256": result["weights_sha256"],
-        "solver": result["solver"],
-        "metrics": result["metrics"] or {"test": scores},
-        "training_seconds": result["seconds"],
-        "resumed_rows": result["resumed_rows"],
-        "streamkern": VERSION,
-        "decision": decision,
-    }
-
-
-def _add_version(
-    models: Registry, record: dict[str, Any], trained: _Challenger, profile: drift.DataProfile, page: Path | None
-) -> int:
-    def fill(version: Path) -> None:
-        shutil.copytree(trained.place, version / "model.zarr")
-        load_model(version / "model.zarr")
-        save_artifact(version / "profile.zarr", PROFILE, *profile.dump())
-        if page is not None:
-            shutil.copyfile(page, version / page.name)
-
-    return models.add(fill, record)
-
-
-def _why_cold(
-    pipeline: Pipeline, models: Registry, champion: KernelMachine | None, cold: bool, last: dict[str, Any] | None
-) -> str | None:
-    if champion is None or cold:
-        return "requested" if cold else "there is no champion yet"
-    if last is not None and last["status"] == "rejected":
-        return "the last challenger was rejected"
-    chosen = models.record(models.champion)["centers_rows"]
-    if len(pipeline.train) > MAX_GROWTH * chosen:
-        return f"the rows have grown from {chosen:,} to {len(pipeline.train):,} since the centers were chosen"
-    return None
-
-
-def _trained(
-    pipeline: Pipeline, champion: KernelMachine | None, why_cold: str | None, folder: Path,
-    listeners: tuple[Listener, ...], settings: dict[str, Any],
-) -> tuple[dict[str, Any], str | None]:  # fmt: skip
-    """Return the result of a run, with a warm start from the champion if possible; else also why not."""
-    begun = pipeline
-    if why_cold is None:
-        assert champion is not None
-        begun, why_cold = with_warm_start(pipeline, champion)
-    try:
-        return run(begun, folder, listeners=listeners, **settings), why_cold
-    except (UnlikeChampionError, PrecisionError) as error:
-        if begun is pipeline:
-            raise
-        return run(pipeline, folder, listeners=listeners, **settings), error.what
-
-
 def _compare(
     challenger: KernelMachine, champion: KernelMachine | None, test: Dataset, executor: Executor
 ) -> tuple[ModelComparison, str | None]:
     """Score both on the test rows; or the challenger alone, with the reason why the champion cannot be scored."""
-    if champion is None:
-        return compare_models(challenger, None, test, executor), None
-    if champion.encoding.kind != challenger.encoding.kind or (
-        champion.encoding.kind == "regression" and champion.encoding.outputs != challenger.encoding.outputs
-    ):
-        return compare_models(
-            challenger, None, test, executor
-        ), "the champion predicts something else: they cannot be compared"
-    try:
-        return compare_models(challenger, champion, test, executor), None
-    except (DataError, UsageError) as error:
-        alone = compare_models(challenger, None, test, executor)  # raises if the rows themselves are at fault
-        return alone, f"the champion cannot be scored on these rows: {error.what}"
+    obstacle, old, new = None, None if champion is None else champion.encoding, challenger.encoding
+    if old is not None:
+        if old.kind != new.kind or (old.kind == "regression" and old.outputs != new.outputs):
+            obstacle = "the champion predicts something else: they cannot be compared"
+        else:
+            try:
+                return compare_models(challenger, champion, test, executor), None
+            except (DataError, UsageError) as error:
+                obstacle = f"the champion cannot be scored on these rows: {error.what}"
+    return compare_models(challenger, None, test, executor), obstacle  # raises if the rows themselves are at fault
 
 
 def data_profile(pipeline: Pipeline, executor: Executor, scores: Any, model: KernelMachine) -> drift.DataProfile:
@@ -478,24 +483,6 @@ def _leaves(model: PartitionedMachine, rows: Dataset, target_edges: Array | None
 
 def _block_unchanged(block: tuple[RawRows, str], state: Any) -> Parts:
     return (Stack(((block[0].X, block[0].y),)),)
-
-
-def _drift(
-    models: Registry, champion: int | None, model: KernelMachine | None, now: drift.DataProfile, pipeline: Pipeline,
-    executor: Executor, paired: ModelComparison,
-) -> drift.Drift | None:  # fmt: skip
-    if champion is None:
-        return None
-    before = drift.DataProfile.load(*models.read(champion, "profile.zarr", lambda at: load_artifact(at, PROFILE)))
-    if before.columns != now.columns or len(before.target_edges) != len(now.target_edges):
-        return None
-    rows = without_scaling(pipeline.train)
-    targets = before.target_edges if len(before.target_edges) else None
-    tally = sweep(executor, ScanWork(RawScan(Scan(Assembly(rows))), drift.ColumnTally(before.edges, targets)))
-    found = drift.measure_drift(before, tally, paired.champion_scores)
-    if isinstance(model, PartitionedMachine) and len(before.leaf_counts) == model.tree.leaves:
-        found = replace(found, leaves=drift.leaf_drift(before, _leaves(model, rows, targets, executor)))
-    return found
 
 
 def _drift_summary(moved: drift.Drift) -> dict[str, Any]:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from bokeh.embed import components
 from bokeh.model import Model
-from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, Range1d
+from bokeh.models import AdaptiveTicker, ColumnDataSource, HoverTool, NumeralTickFormatter, Range1d
 from bokeh.models.annotations import Span
 from bokeh.plotting import figure
 from bokeh.resources import Resources
 
-from streamkern.memory import format_bytes
-from streamkern.report.html_markup import COLOURS, DASHES
+from streamkern.report.html_markup import COLOURS, DASHES, MARKS, figure_with_legend, legend
 from streamkern.types import Array
 
 Plot: TypeAlias = figure
@@ -30,7 +29,7 @@ UNIT = -0.02, 1.02
 class Line(NamedTuple):
     """A line, or markers, of a plot: x and y have shape (k,); colour and dash are numbers.
 
-    ``mark`` is a marker at each point, such as ``circle``; a line with ``step`` keeps its value up to the next point.
+    ``mark`` is a marker at each point, such as ``circle``; a line with ``listed`` is in the legend.
     """
 
     x: Sequence[float]
@@ -40,13 +39,19 @@ class Line(NamedTuple):
     dash: int = 0
     mark: str = ""
     joined: bool = True
-    step: bool = False
+    listed: bool = True
+
+
+def numbered(number: int, x: Sequence[float], y: Sequence[float], name: str) -> Line:
+    """Return a line that differs from those of other numbers in colour, dash and mark."""
+    return Line(x, y, name, number, number, [*MARKS][number % len(MARKS)])
 
 
 class Level(NamedTuple):
-    """A horizontal or vertical line across a plot."""
+    """A horizontal or vertical line across a plot; in the legend, if it has a name."""
 
     value: float
+    name: str = ""
     colour: int = 6
     dash: int = 1
     upright: bool = False
@@ -61,6 +66,29 @@ def embed(plots: Mapping[str, Model]) -> tuple[str, dict[str, str]]:
     """Return a script that draws the plots, and the HTML element of each plot by name."""
     script, places = components(dict(plots))
     return script, dict(places)
+
+
+def draw(
+    plots: dict[str, Plot],
+    key: str,
+    lines: Sequence[Line],
+    x_label: str,
+    y_label: str,
+    caption: str,
+    numbers: str = "",
+    *,
+    levels: Sequence[Level] = (),
+    **axes: Any,
+) -> str:
+    """Add ``plot`` of lines to ``plots``; return its place, with a legend, a caption, and its numbers as a table."""
+    plots[key] = plot(lines, x_label, y_label, levels=levels, **axes)
+    entries: list[tuple[str, int, int | None, str]] = []
+    for line in lines:
+        points = not line.joined or len(line.x) == 1
+        if line.listed:
+            entries.append((line.name, line.colour, None if points else line.dash, line.mark or "circle" * points))
+    entries += [(level.name, level.colour, level.dash, "") for level in levels if level.name]
+    return figure_with_legend(key, legend(entries), caption, numbers)
 
 
 def plot(
@@ -85,70 +113,71 @@ def plot(
     xs = [float(x) for line in drawn for x in line.x] + [level.value for level in levels if level.upright]
     ys = [float(y) for line in drawn for y in line.y] + [level.value for level in levels if not level.upright]
     x_range, y_range = x_span or _span(xs, log_x), y_span or _span(ys, log_y, zero)
-    p = figure(
-        height=_HEIGHT, sizing_mode="stretch_width", toolbar_location=None, tools="",
-        x_axis_type="log" if log_x else "linear", y_axis_type="log" if log_y else "linear",
-        x_range=Range1d(start=x_range[0], end=x_range[1]), y_range=Range1d(start=y_range[0], end=y_range[1]),
-        min_border_right=18,
-    )  # fmt: skip
+    p = _empty(x_range, y_range, log_x, log_y)
     for line in drawn:
         _draw(p, line)
     for level in levels:
-        p.add_layout(
-            Span(
-                location=level.value,
-                dimension="height" if level.upright else "width",
-                line_color=COLOURS[level.colour % len(COLOURS)],
-                line_dash=list(DASHES[level.dash % len(DASHES)]),
-                line_width=2,
-            )
-        )
+        _add_level(p, level)
     # Bokeh's numeral format would write 1e-9 as 0.
     tiny: dict[str, Any] = {"@x": "printf"} if log_x and min(xs, default=1.0) < 1e-3 else {}
     at = "@x{%.3g}" if tiny else "@x{0,0.[0000]}"
     p.add_tools(HoverTool(tooltips=[("", "@name"), (x_label, at), (y_label, "@y{0,0.[000000]}")], formatters=tiny))
-    _dress(p, x_label, y_label, log_x, log_y, words)
+    _dress(p, x_label, y_label, words)
     return p
 
 
 def _draw(p: Plot, line: Line) -> None:
     colour = COLOURS[line.colour % len(COLOURS)]
-    data = {"x": list(line.x), "y": list(line.y), "name": [line.name] * len(line.x)}
+    data: Any = {"x": list(line.x), "y": list(line.y), "name": [line.name] * len(line.x)}
     if line.joined and len(line.x) > 1:
         style: dict[str, Any] = {
             "line_color": colour, "line_width": 2.5, "line_dash": list(DASHES[line.dash % len(DASHES)]),
         }  # fmt: skip
-        if line.step:
-            p.step("x", "y", source=_source(data), mode="after", **style)
-        else:
-            p.line("x", "y", source=_source(data), **style)
+        p.line("x", "y", source=ColumnDataSource(data), **style)
     if line.mark or len(line.x) == 1 or not line.joined:
         size, alpha = (9, 1.0) if line.joined else (5, 0.5)
-        p.scatter("x", "y", source=_source(data), marker=line.mark or "circle", size=size, color=colour, alpha=alpha)
+        p.scatter(
+            "x", "y", source=ColumnDataSource(data), marker=line.mark or "circle", size=size, color=colour, alpha=alpha
+        )
 
 
-def histogram(edges: Array, counts: Array, x_label: str, y_label: str = "rows", *, zero: bool = True) -> Plot:
-    """Return a plot of counts between edges; ``zero`` labels a line at x = 0."""
-    p = figure(
-        height=_HEIGHT, sizing_mode="stretch_width", toolbar_location=None, tools="",
-        x_range=Range1d(start=float(edges[0]), end=float(edges[-1])),
-        y_range=Range1d(start=0, end=1.05 * max(1, int(counts.max()))), min_border_right=18,
-    )  # fmt: skip
+def draw_histogram(
+    plots: dict[str, Plot], key: str, edges: Array, counts: Array, x_label: str, caption: str, y_label: str = "rows",
+    numbers: str = "", *, zero: bool = True,
+) -> str:  # fmt: skip
+    """Add a plot of counts between edges to ``plots``, and return its figure; ``zero`` draws a line at x = 0."""
+    p = _empty((float(edges[0]), float(edges[-1])), (0.0, 1.05 * max(1, int(counts.max()))))
     data = {"left": edges[:-1].tolist(), "right": edges[1:].tolist(), "top": counts.tolist()}
     p.quad(
-        left="left", right="right", top="top", bottom=0, source=_source(data),
+        left="left", right="right", top="top", bottom=0, source=ColumnDataSource(data),
         fill_color=COLOURS[0], fill_alpha=0.75, line_color="white",
     )  # fmt: skip
     if zero:
-        line: dict[str, Any] = {"line_color": COLOURS[6], "line_dash": list(DASHES[1]), "line_width": 2}
-        p.add_layout(Span(location=0, dimension="height", **line))
+        _add_level(p, Level(0.0, upright=True))
     p.add_tools(HoverTool(tooltips=[("from", "@left{0.0000}"), ("to", "@right{0.0000}"), (y_label, "@top{0,0}")]))
     _dress(p, x_label, y_label)
-    return p
+    plots[key] = p
+    return figure_with_legend(key, legend([(y_label, 0, 0, "")]), caption, numbers)
 
 
-def _source(data: dict[str, Any]) -> Any:
-    return ColumnDataSource(data)
+def _empty(
+    x_range: tuple[float, float], y_range: tuple[float, float], log_x: bool = False, log_y: bool = False
+) -> Plot:
+    return figure(
+        height=_HEIGHT, sizing_mode="stretch_width", toolbar_location=None, tools="",
+        x_axis_type="log" if log_x else "linear", y_axis_type="log" if log_y else "linear",
+        x_range=Range1d(start=x_range[0], end=x_range[1]), y_range=Range1d(start=y_range[0], end=y_range[1]),
+        min_border_right=18,
+    )  # fmt: skip
+
+
+def _add_level(p: Plot, level: Level) -> None:
+    style: dict[str, Any] = {
+        "line_color": COLOURS[level.colour % len(COLOURS)],
+        "line_dash": list(DASHES[level.dash % len(DASHES)]),
+        "line_width": 2,
+    }
+    p.add_layout(Span(location=level.value, dimension="height" if level.upright else "width", **style))
 
 
 def _shown(line: Line, log_x: bool, log_y: bool) -> Line | None:
@@ -176,17 +205,14 @@ def _span(values: list[float], log: bool, zero: bool = False) -> tuple[float, fl
     return (0.0 if zero else low - edge), high + edge
 
 
-def _dress(p: Plot, x_label: str, y_label: str, log_x: bool = False, log_y: bool = False, words: str = "") -> None:
-    for axis, label, span, log, spell in (
-        (p.xaxis, x_label, p.x_range, log_x, short_count if words == "rows" else number_text),
-        (p.yaxis, y_label, p.y_range, log_y, _bytes if words == "bytes" else number_text),
-    ):
-        assert isinstance(span, Range1d)
-        low, high = cast(float, span.start), cast(float, span.end)  # times are plain numbers here
-        at = log_ticks(low, high) if log else ticks(low, high, base=2 if spell is _bytes else 10)
+def _dress(p: Plot, x_label: str, y_label: str, words: str = "") -> None:
+    if words == "rows":
+        p.xaxis.formatter = NumeralTickFormatter(format="0.[0]a")
+    elif words == "bytes":
+        p.yaxis.formatter = NumeralTickFormatter(format="0.[0]ib")
+        p.yaxis.ticker = AdaptiveTicker(base=1024, mantissas=[2**power for power in range(10)])
+    for axis, label in ((p.xaxis, x_label), (p.yaxis, y_label)):
         axis.axis_label = label
-        axis.ticker = FixedTicker(ticks=at)
-        axis.major_label_overrides = {(int(t) if t == int(t) else t): spell(t) for t in at}
         axis.axis_label_text_font_size = "14px"
         axis.axis_label_text_font_style = "normal"
         axis.axis_label_text_color = axis.major_label_text_color = "#222"
@@ -197,29 +223,6 @@ def _dress(p: Plot, x_label: str, y_label: str, log_x: bool = False, log_y: bool
     p.outline_line_color = None
 
 
-def ticks(low: float, high: float, most: int = 5, base: int = 10) -> list[float]:
-    """Return about ``most`` round numbers in [low, high] at most."""
-    step = (high - low) / most
-    if base == 2:
-        size = 2.0 ** math.ceil(math.log2(step))
-    else:
-        power = 10.0 ** math.floor(math.log10(step))
-        size = next(m * power for m in (1, 2, 5, 10) if m * power >= step * (1 - 1e-9))
-    first = math.ceil(low / size - 1e-9)
-    return [float(f"{i * size:.12g}") for i in range(first, math.floor(high / size + 1e-9) + 1)]
-
-
-def log_ticks(low: float, high: float) -> list[float]:
-    """Return round numbers in [low, high]: 1, 2 and 5 in each power of ten if they fit, else powers, else linear."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    for mantissas, every in (((1, 2, 3, 5, 7), 1), ((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), 2), ((1,), 3)):
-        found = [float(f"{m}e{e}") for e in range(first, last + 1) if e % every == 0 for m in mantissas]
-        found = [tick for tick in found if low <= tick <= high]
-        if len(found) <= 6:
-            return found if len(found) > 1 else ticks(low, high, most=4)
-    return found
-
-
 def number_text(value: float) -> str:
     """Format a number for reading."""
     if value == 0:
@@ -228,18 +231,6 @@ def number_text(value: float) -> str:
         return f"{value:,.6g}" if abs(value) < 1000 else f"{value:,.0f}"
     mantissa, _, exponent = f"{value:.3g}".partition("e")
     return f"{mantissa}e{int(exponent)}" if exponent else mantissa
-
-
-def _bytes(value: float) -> str:
-    return format_bytes(int(value)).replace(".0 ", " ") if value else "0"
-
-
-def short_count(value: float) -> str:
-    """Format a number of rows: ``20k``, ``1.5M``."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.4g}{unit}"
-    return f"{value:.4g}"
 
 
 def bins(values: Array) -> tuple[Array, Array]:

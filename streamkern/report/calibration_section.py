@@ -7,23 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.report.bokeh_plots import UNIT, Level, Line, Plot, histogram, number_text, plot
+from streamkern.report.bokeh_plots import UNIT, Level, Line, Plot, draw, draw_histogram, number_text, numbered
 from streamkern.report.html_markup import (
     LARGEST_TABLE,
     NONE,
     PLOTTED_OUTPUTS,
-    LegendEntry,
     details,
-    figure_with_legend,
-    legend,
     side_by_side,
     table,
 )
 from streamkern.report.result_sentences import class_labels, part_word
 from streamkern.report.run_directory import RunDirectory
 from streamkern.types import Array
-
-_MARKS = ("circle", "square", "diamond")
 
 Plots = dict[str, Plot]
 
@@ -102,9 +97,7 @@ def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> 
     drawn = weight * metrics.get("n", 0) * max(1, len(several)) >= min_drawn_rows * weight.sum()
     diagonal = Line([0.0, 1.0], [0.0, 1.0], "perfect calibration", 6, 1)
     observed = Line(said[drawn].tolist(), hit[drawn].tolist(), "observed", 0, 0, "circle")
-    plots["reliability"] = plot([observed, diagonal], "probability", "share observed", x_span=UNIT, y_span=UNIT)
     edges = np.linspace(0.0, 1.0, len(bins) + 1)
-    plots["probabilities"] = histogram(edges, weight, "probability", rows, zero=False)
     ece = "" if metrics.get("ece") is None else f" The calibration error is {metrics['ece']:.4f}."
     few = (
         ""
@@ -121,10 +114,10 @@ def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> 
         if w > 0
     ]
     head = ("bin", rows, "predicted", "observed")
-    key = legend([LegendEntry("observed", 0, 0, "circle"), LegendEntry("perfect calibration", 6, 1)])
+    unit: dict[str, Any] = {"x_span": UNIT, "y_span": UNIT}
     figures = side_by_side(
-        figure_with_legend("reliability", key, caption),
-        figure_with_legend("probabilities", legend([LegendEntry(rows, 0)]), f"{rows} by {what}."),
+        draw(plots, "reliability", [observed, diagonal], "probability", "share observed", caption, **unit),
+        draw_histogram(plots, "probabilities", edges, weight, "probability", f"{rows} by {what}.", rows, zero=False),
     )
     return figures + details(table("Observed by predicted probability", head, counted))
 
@@ -132,21 +125,20 @@ def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> 
 def _curves(part: str, points: Array, record: RunDirectory, plots: Plots) -> str:
     metrics, called = _metrics(record, part), _names(record) or class_labels(record)
     _, decided = evaluated(record, "decided") or (part, np.zeros((0, 4)))
-    roc, pr, entries = [], [], []
-    for number, j in enumerate(np.unique(points[:, 0]).astype(int)):
+    roc, pr = list[Line](), list[Line]()
+    drawn = np.unique(points[:, 0]).astype(int)
+    for number, j in enumerate(drawn):
         rate, recall, precision = points[points[:, 0] == j].T[2:]
-        name, mark = called[j], _MARKS[number % len(_MARKS)]
-        entries.append(LegendEntry(name, number, number))
+        name = called[j]
         roc.append(Line([0.0, *rate], [0.0, *recall], name, number, number))
         pr.append(Line(recall.tolist(), precision.tolist(), name, number, number))
         for _, false, true, right in decided[decided[:, 0] == j]:
-            roc.append(Line([false], [true], f"{name}, as predicted", number, 0, mark))
-            pr.append(Line([true], [right], f"{name}, as predicted", number, 0, mark))
-    chance = Line([0.0, 1.0], [0.0, 1.0], "by chance", 6, 2)
-    plots["roc"] = plot([*roc, chance], "false positive rate", "recall", x_span=UNIT, y_span=UNIT)
-    plots["precision"] = plot(pr, "recall", "precision", x_span=UNIT, y_span=UNIT)
-    left = "" if len(called) - (len(called) == 2) == len(entries) else (
-        f" Of {len(called)} classes those {len(entries)} with the least area are drawn."
+            point = numbered(number, [false], [true], f"{name}, as predicted")._replace(listed=False)
+            roc.append(point)
+            pr.append(point._replace(x=[true], y=[right]))
+    roc.append(Line([0.0, 1.0], [0.0, 1.0], "by chance", 6, 2, listed=False))
+    left = "" if len(called) - (len(called) == 2) == len(drawn) else (
+        f" Of {len(called)} classes those {len(drawn)} with the least area are drawn."
     )  # fmt: skip
     of = f" of {part_word(part)} rows; points are the predictions.{left}"
     summary = [
@@ -155,14 +147,16 @@ def _curves(part: str, points: Array, record: RunDirectory, plots: Plots) -> str
         if "auc" in each
     ]
     head = ("class", "rows", "area (AUC)", "average precision", "recall", "precision")
-    one = len(entries) == 1
+    one = len(drawn) == 1
     cut = table("By the least score that counts as it", ("score", "false positive rate", "recall", "precision"), [
         [number_text(float(f"{score:.4g}")), *(_number(value) for value in rest)]
         for score, *rest in _spread(points)[:, 1:]
     ]) if one else ""  # fmt: skip
+    axes: dict[str, Any] = {"x_span": UNIT, "y_span": UNIT}
+    said = f"ROC curve{'' if one else 's'}{of} Chance is on the diagonal."
     figures = side_by_side(
-        figure_with_legend("roc", legend(entries), f"ROC curve{'' if one else 's'}{of} Chance is on the diagonal."),
-        figure_with_legend("precision", legend(entries), f"Precision and recall{of}"),
+        draw(plots, "roc", roc, "false positive rate", "recall", said, **axes),
+        draw(plots, "precision", pr, "recall", "precision", f"Precision and recall{of}", **axes),
     )
     return figures + details(table("Curves by class", head, summary) + cut)
 
@@ -175,7 +169,7 @@ def _spread(points: Array, most: int = 12) -> Array:
 
 def _coverage(part: str, fifths: Array, record: RunDirectory, plots: Plots) -> str:
     metrics = _metrics(record, part)
-    lines, entries, rows = [], [], []
+    lines, widths, rows = list[Line](), list[Line](), list[list[str]]()
     for j, found in enumerate(fifths):
         name = f"output {j + 1}" if len(fifths) > 1 else "90% intervals"
         rows += [
@@ -183,24 +177,20 @@ def _coverage(part: str, fifths: Array, record: RunDirectory, plots: Plots) -> s
              f"{width:.4g}"] for i, (n, share, width) in enumerate(found)
         ]  # fmt: skip
         if j < PLOTTED_OUTPUTS:
-            lines.append(Line(list(range(1, 6)), (100 * found[:, 1]).tolist(), name, j, j, _MARKS[j]))
-            entries.append(LegendEntry(name, j, j, _MARKS[j]))
+            lines.append(numbered(j, range(1, 6), (100 * found[:, 1]).tolist(), name))
+            widths.append(lines[-1]._replace(y=found[:, 2].tolist()))
     least = min(fifths[..., 1].min() * 100, 80.0)
-    plots["fifths"] = plot(
-        lines, "fifth of the rows by predicted scale", "targets inside, %", levels=[Level(90.0, 6, 1)],
-        y_span=(least - 1, 101.0),
-    )  # fmt: skip
-    widths = [line._replace(y=found[:, 2].tolist()) for found, line in zip(fifths, lines, strict=False)]
-    plots["widths"] = plot(widths, "fifth of the rows by predicted scale", "mean width", zero=True)
     whole = metrics.get("coverage_90")
     said = "" if whole is None else f" In all {whole:.1%} are inside."
     caption = (
         f"Targets of {part_word(part)} rows inside their 90% intervals, from the fifth of the rows with the smallest "
         f"predicted errors to the fifth with the largest.{said}"
     )
+    x_label, nominal = "fifth of the rows by predicted scale", [Level(90.0, "nominal coverage", 6, 1)]
+    mean_width = "Mean width of the intervals, in the target's unit."
     figures = side_by_side(
-        figure_with_legend("fifths", legend([*entries, LegendEntry("nominal coverage", 6, 1)]), caption),
-        figure_with_legend("widths", legend(entries), "Mean width of the intervals, in the target's unit."),
+        draw(plots, "fifths", lines, x_label, "targets inside, %", caption, levels=nominal, y_span=(least - 1, 101.0)),
+        draw(plots, "widths", widths, x_label, "mean width", mean_width, zero=True),
     )
     head = ("fifth", "rows", "inside", "mean width")
     return figures + details(table("Coverage of 90% intervals by fifth of the predicted scale", head, rows))

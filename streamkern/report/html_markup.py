@@ -7,7 +7,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -40,22 +40,22 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]], kind
         lines.append(f"<thead><tr>{cells}</tr></thead>")
     lines.append("<tbody>")
     for first, *rest in rows:
-        cells = "".join(f"<td>{cell if isinstance(cell, Markup) else escape(str(cell))}</td>" for cell in rest)
+        cells = "".join(cell if isinstance(cell, Cell) else f"<td>{escape(str(cell))}</td>" for cell in rest)
         lines.append(f'<tr><th scope="row">{escape(str(first))}</th>{cells}</tr>')
     return "".join([*lines, "</tbody></table></div>"])
 
 
-class Markup(str):
-    """Text that is already HTML."""
+class Cell(str):
+    """A cell that is already HTML."""
 
     __slots__ = ()
 
 
-def bar(share: float, text: str, colour: str = COLOURS[0]) -> Markup:
+def bar(share: float, text: str, colour: int = 0) -> Cell:
     """Return a number with a bar for its share."""
-    width = 100 * min(1.0, max(0.0, share))
-    return Markup(
-        f'<span class="bar"><i style="width:{width:.1f}%;background:{colour}"></i></span><b>{escape(text)}</b>'
+    width, paint = 100 * min(1.0, max(0.0, share)), COLOURS[colour % len(COLOURS)]
+    return Cell(
+        f'<td><span class="bar"><i style="width:{width:.1f}%;background:{paint}"></i></span><b>{escape(text)}</b></td>'
     )
 
 
@@ -63,7 +63,7 @@ def confusion_table(counts: Array, names: Sequence[str], caption: str) -> str:
     """Return counts of (class, predicted class) as a table whose cells are shaded by their share of the row."""
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
 
-    def cell(i: int, j: int) -> str:
+    def cell(i: int, j: int) -> Cell:
         share = float(shares[i, j])
         # Correct predictions in blue and mistakes in vermillion, on a square root scale, so that few mistakes are
         # visible.
@@ -72,42 +72,24 @@ def confusion_table(counts: Array, names: Sequence[str], caption: str) -> str:
         r, g, b = (round(255 + (c - 255) * strength) for c in (red, green, blue))
         ink = "#fff" if 0.299 * r + 0.587 * g + 0.114 * b < 128 else "#111"
         text = f"{int(counts[i, j]):,}" if counts[i, j] else "·"
-        return f'<td style="background:rgb({r},{g},{b});color:{ink}" title="{share:.1%}">{text}</td>'
+        return Cell(f'<td style="background:rgb({r},{g},{b});color:{ink}" title="{share:.1%}">{text}</td>')
 
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
-    body = "".join(
-        f'<tr><th scope="row">{escape(name)}</th>{"".join(cell(i, j) for j in range(len(names)))}</tr>'
-        for i, name in enumerate(names)
-    )
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}"><table class="heat">'
-        f"<caption><span>{escape(caption)}</span></caption>"
-        f'<thead><tr><th scope="col">true \\ predicted</th>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
-    )
+    rows = [[name, *(cell(i, j) for j in range(len(names)))] for i, name in enumerate(names)]
+    return table(caption, ("true \\ predicted", *names), rows, "heat")
 
 
-class LegendEntry(NamedTuple):
-    """An entry of a legend: colour and dash are numbers; dash is None if points are not joined."""
-
-    text: str
-    colour: int
-    dash: int | None = 0
-    mark: str = ""
-
-
-_MARKS = {
+MARKS = {
     "circle": '<circle cx="17" cy="6" r="4.5"/>',
     "square": '<rect x="13" y="2" width="8" height="8"/>',
     "diamond": '<path d="M17 0l4 6l-4 6l-4-6z"/>',
 }
 
 
-def legend(entries: Sequence[LegendEntry]) -> str:
-    """Return a legend of lines and markers."""
+def legend(entries: Iterable[tuple[str, int, int | None, str]]) -> str:
+    """Return a legend: text, numbers of colour and dash (None if points are not joined), and mark of each entry."""
     items = []
     for text, colour, dash, mark in entries:
-        drawn = _MARKS.get(mark, "")
+        drawn = MARKS.get(mark, "")
         if dash is not None:
             pattern = " ".join(str(length) for length in DASHES[dash % len(DASHES)])
             drawn += f'<line x1="1" y1="6" x2="33" y2="6" stroke-width="3" stroke-dasharray="{pattern}"/>'
@@ -116,7 +98,7 @@ def legend(entries: Sequence[LegendEntry]) -> str:
             f'<li><svg width="34" height="12" aria-hidden="true" fill="{paint}" stroke="{paint}" stroke-width="0">'
             f"{drawn}</svg>{escape(text)}</li>"
         )
-    return f'<ul class="legend">{"".join(items)}</ul>'
+    return f'<ul class="legend">{"".join(items)}</ul>' if items else ""
 
 
 def plot_placeholder(name: str) -> str:

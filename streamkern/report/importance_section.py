@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.report.bokeh_plots import number_text
-from streamkern.report.html_markup import bar, table
+from streamkern.report.html_markup import bar, details, table
 from streamkern.report.run_directory import RunDirectory
 from streamkern.selection.kernel_search import norm_and_bandwidth
 
@@ -37,7 +37,7 @@ def search_table(choice: dict[str, Any]) -> str:
     head = ("norm, bandwidth", "metric", "round", "rows", "centers", "ridge", "squared error")
     return (
         f'<p class="note">{escape(choice["reason"])}.</p>'
-        f"<details><summary>All {len(rows)} models</summary>{table('Models of the search', head, rows)}</details>"
+        f"{details(table('Models of the search', head, rows), f'All {len(rows)} models')}"
     )
 
 
@@ -47,11 +47,7 @@ def _shares(metric: dict[str, Any]) -> str:
     drawn = [_bars("Share of each column in the squared gradient", names, shares)]
     features = metric["columns"]
     if features is not None and len(features) != len(shares):
-        drawn.append(
-            "<details><summary>By feature</summary>"
-            + _bars("Share of each feature", features, np.array(metric["importances"]))
-            + "</details>"
-        )
+        drawn.append(details(_bars("Share of each feature", features, np.array(metric["importances"])), "By feature"))
     note = (
         "Changes of predictions with columns, in units of standard deviations. They do not show causes; correlated "
         "columns divide their share."

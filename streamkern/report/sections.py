@@ -11,20 +11,16 @@ import numpy as np
 
 from streamkern.memory import format_bytes
 from streamkern.progress import duration_text
-from streamkern.report.bokeh_plots import Level, Line, Plot, bins, histogram, number_text, plot
+from streamkern.report.bokeh_plots import Level, Line, Plot, bins, draw, draw_histogram, number_text
 from streamkern.report.calibration_section import by_label, calibration_section, evaluated
 from streamkern.report.html_markup import (
-    COLOURS,
     LARGEST_TABLE,
     NONE,
     PLOTTED_OUTPUTS,
-    LegendEntry,
     bar,
     confusion_table,
     details,
-    figure_with_legend,
     image,
-    legend,
     table,
 )
 from streamkern.report.importance_section import importance_section
@@ -48,30 +44,31 @@ class Section(NamedTuple):
 
 def run_sections(record: RunDirectory, plots: Plots, image_shape: tuple[int, ...] | None) -> list[Section]:
     """Return all sections of a run, and add the plots for their placeholders to ``plots``."""
-    runs, names_ = [record], [record.name]
+    runs = _labelled([record], [""])
     quality = by_label(record) or (_confusion(record) if class_labels(record) else _residuals(record, plots))
     return [
-        Section("learning", "Learning curve", _learning(runs, names_, plots)),
+        Section("learning", "Learning curve", _learning(runs, plots)),
         Section("quality", "Correct and wrong predictions", quality),
         *([Section("answers", *found)] if (found := calibration_section(record, plots)) else []),
         *([Section("columns", "Important columns", html)] if (html := importance_section(record)) else []),
-        Section("spectrum", "Spectrum", _spectrum(runs, names_, plots)),
+        Section("spectrum", "Spectrum", _spectrum(runs, plots)),
         Section("rows", "Training rows", _rows(record, image_shape)),
-        Section("time", "Time", _time(runs, names_)),
-        Section("memory", "Memory", _memory(runs, names_, plots)),
+        Section("time", "Time", _time(runs)),
+        Section("memory", "Memory", _memory(runs, plots)),
         Section("settings", "Settings and versions", _settings(record)),
     ]
 
 
-def comparison_sections(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plots) -> list[Section]:
+def comparison_sections(records: Sequence[RunDirectory], names: Sequence[str], plots: Plots) -> list[Section]:
     """Return the sections of a comparison."""
+    runs = _labelled(records, names)
     return [
-        Section("results", "Results", _results(records, names_)),
-        Section("differences", "Settings that differ", _differences(records, names_)),
-        Section("learning", "Learning curves", _learning(records, names_, plots)),
-        Section("spectrum", "Spectra", _spectrum(records, names_, plots)),
-        Section("time", "Time", _time(records, names_)),
-        Section("memory", "Memory", _memory(records, names_, plots)),
+        Section("results", "Results", _results(records, names)),
+        Section("differences", "Settings that differ", _differences(records, names)),
+        Section("learning", "Learning curves", _learning(runs, plots)),
+        Section("spectrum", "Spectra", _spectrum(runs, plots)),
+        Section("time", "Time", _time(runs)),
+        Section("memory", "Memory", _memory(runs, plots)),
     ]
 
 
@@ -140,63 +137,68 @@ def key_numbers(record: RunDirectory) -> list[tuple[str, str, str]]:
     return numbers
 
 
+class _Run(NamedTuple):
+    """A run of the page: a run alone has its lines in three colours, each of several its own."""
+
+    record: RunDirectory
+    number: int
+    name: str
+    many: bool
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.name}: " if self.many else ""
+
+    def colour(self, alone: int) -> int:
+        return self.number if self.many else alone
+
+
+def _labelled(records: Sequence[RunDirectory], names: Sequence[str]) -> list[_Run]:
+    pairs = zip(records, names, strict=True)
+    return [_Run(record, number, name, len(records) > 1) for number, (record, name) in enumerate(pairs)]
+
+
 # -------------------------------------------------------------------------------------------------- learning curve
 
 
-def _learning(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plots) -> str:
-    lines, entries, scores, rows = [], [], [], []
-    many = len(records) > 1
-    for number, (record, name) in enumerate(zip(records, names_, strict=True)):
-        prefix = f"{name}: " if many else ""
+def _learning(runs: Sequence[_Run], plots: Plots) -> str:
+    lines, scores, rows = list[Line](), list[Line](), list[list[str]]()
+    for run in runs:
+        record, prefix = run.record, run.prefix
         steps, history = record.steps, (record.result or {}).get("history") or []
         if not steps and not history:
             continue
-        if len(steps) > len(history):
-            curve = Line([e["rows"] for e in steps], [e["loss"] for e in steps], f"{prefix}training", number)
-        else:
-            curve = Line(
-                [h["rows"] for h in history], [h["loss"] for h in history], f"{prefix}training", number, 0, "circle"
-            )
-        lines.append(curve)
-        entries.append(LegendEntry(f"{prefix}training loss", number, 0, curve.mark))
-        seen = [(h["rows"], h["validation"]) for h in history if "validation" in h]
-        colour = number if many else 1
+        curve, mark = (steps, "") if len(steps) > len(history) else (history, "circle")
+        x = [entry["rows"] for entry in curve]
+        losses = [entry["loss"] for entry in curve]
+        lines.append(Line(x, losses, f"{prefix}training loss", run.number, 0, mark))
+        seen = [(entry["rows"], entry["validation"]) for entry in history if "validation" in entry]
+        at, style = [n for n, _ in seen], (run.colour(1), 1, "square")
         if seen:
-            error = [metrics["mse"] for _, metrics in seen]
-            lines.append(Line([r for r, _ in seen], error, f"{prefix}validation", colour, 1, "square"))
-            entries.append(LegendEntry(f"{prefix}validation error", colour, 1, "square"))
+            lines.append(Line(at, [metrics["mse"] for _, metrics in seen], f"{prefix}validation error", *style))
         if seen and "accuracy" in seen[0][1]:
             accuracy = [100 * metrics["accuracy"] for _, metrics in seen]
-            scores.append(Line([r for r, _ in seen], accuracy, f"{prefix}validation", colour, 1, "square"))
+            scores.append(Line(at, accuracy, f"{prefix}validation rows", *style))
         test = ((record.result or {}).get("metrics") or {}).get("test")
         if test and history:
-            lines.append(
-                Line(
-                    [max(curve.x[-1], history[-1]["rows"])],
-                    [test["mse"]],
-                    f"{prefix}test",
-                    number if many else 2,
-                    2,
-                    "diamond",
-                )
-            )
-            entries.append(LegendEntry(f"{prefix}test error (at the end)", number if many else 2, None, "diamond"))
+            end = [max(x[-1], history[-1]["rows"])]
+            lines.append(Line(end, [test["mse"]], f"{prefix}test error (at the end)", run.colour(2), 2, "diamond"))
         rows += _passes(history, prefix)
     if not lines:
+        records = [run.record for run in runs]
         return _empty_section(
             "No step of training is recorded: the run ended before it, or took the training over.", *records
         )
-    plots["learning"] = plot(lines, "training rows seen", "mean squared error", log_y=True, words="rows")
     caption = (
         "Squared error, mean over rows and outputs. The training loss is that of the steps as they came, "
         "smoothed, on augmented rows and before any averaging of iterates; validation and test rows are as stored."
     )
-    html = figure_with_legend("learning", legend(entries), caption, table("By pass", _PASSES, rows) if rows else "")
+    numbers = table("By pass", _PASSES, rows) if rows else ""
+    seen_rows = "training rows seen"
+    html = draw(plots, "learning", lines, seen_rows, "mean squared error", caption, numbers, log_y=True, words="rows")
     if scores:
-        plots["scores"] = plot(scores, "training rows seen", "validation accuracy, %", words="rows")
-        html += figure_with_legend(
-            "scores", "", "Share of validation rows whose largest output is their class, pass by pass.", ""
-        )
+        caption = "Share of validation rows whose largest output is their class, pass by pass."
+        html += draw(plots, "scores", scores, seen_rows, "validation accuracy, %", caption, words="rows")
     return html
 
 
@@ -210,7 +212,7 @@ def _passes(history: Sequence[dict[str, Any]], prefix: str) -> list[list[str]]:
         score = found.get("accuracy", found.get("r2"))
         rows.append([
             f"{prefix}{entry['pass']}", f"{entry['rows']:,}", f"{entry['loss']:.5g}",
-            f"{found['mse']:.5g}" if "mse" in found else "–", "–" if score is None else f"{score:.4f}",
+            f"{found['mse']:.5g}" if "mse" in found else NONE, NONE if score is None else f"{score:.4f}",
             f"{entry['seconds']:.2f}",
         ])  # fmt: skip
     return rows
@@ -219,35 +221,25 @@ def _passes(history: Sequence[dict[str, Any]], prefix: str) -> list[list[str]]:
 # --------------------------------------------------------------------------------------------------------- spectrum
 
 
-def _spectrum(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plots) -> str:
-    lines, entries, levels, said, rows = [], [], [], [], []
-    many = len(records) > 1
-    for number, (record, name) in enumerate(zip(records, names_, strict=True)):
-        found = _solver_report(record)
+def _spectrum(runs: Sequence[_Run], plots: Plots) -> str:
+    lines, levels, said, rows = list[Line](), list[Level](), list[str](), list[list[str]]()
+    for run in runs:
+        found, prefix, colour = _solver_report(run.record), run.prefix, run.colour(1)
         values = np.asarray(found.get("spectrum") or found.get("eigenvalues") or [], dtype=np.float64)
         if not len(values):
             continue
-        prefix = f"{name}: " if many else ""
-        size = found.get("s")
+        size, q = found.get("s"), found.get("q")
         values = values / size if size else values
-        index = np.arange(1, len(values) + 1)
-        lines.append(
-            Line(
-                index.tolist(), values.tolist(), f"{prefix}eigenvalues", number, 0, "circle" if len(values) < 40 else ""
-            )
-        )
-        entries.append(LegendEntry(f"{prefix}eigenvalues", number))
-        q = found.get("q")
+        mark = "circle" if len(values) < 40 else ""
+        x = list(range(1, len(values) + 1))
+        lines.append(Line(x, values.tolist(), f"{prefix}eigenvalues", run.number, 0, mark))
         for i in sorted({0, *(2**k for k in range(1, 20) if 2**k < len(values)), len(values) - 1}):
             rows.append([f"{prefix}{i + 1}", f"{values[i]:.5g}", f"{values[0] / values[i]:,.1f}"])
         if not q or q + 1 != len(values):
             continue
-        colour = number if many else 1
-        lines.append(Line([1, q + 1], [values[q], values[q]], f"{prefix}preconditioned", colour, 1))
-        entries.append(LegendEntry(f"{prefix}after preconditioning", colour, 1))
-        levels.append(Level(q + 0.5, colour, 2, upright=True))
-        if not many:
-            entries.append(LegendEntry(f"q = {q}: eigenvalues to its left are reduced", colour, 2))
+        lines.append(Line([1, q + 1], [values[q], values[q]], f"{prefix}after preconditioning", colour, 1))
+        name = "" if run.many else f"q = {q}: eigenvalues to its left are reduced"
+        levels.append(Level(q + 0.5, name, colour, 2, upright=True))
         said.append(
             f"{prefix}The preconditioner reduces the top q = {q:,} of {size or len(values):,} eigenvalues to the "
             f"next one: the largest eigenvalue falls by a factor of {values[0] / values[q]:,.0f}."
@@ -258,13 +250,16 @@ def _spectrum(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plo
                 f"{found['batch']:,}."
             )
     if not lines:
+        records = [run.record for run in runs]
         return _empty_section(
             "The solver found no spectrum, or ended before it did: not every solver computes one.", *records
         )
-    plots["spectrum"] = plot(lines, "number of the eigenvalue", "eigenvalue", log_x=True, log_y=True, levels=levels)
-    scale = "Eigenvalues of the kernel matrix of a subsample, divided by its rows. "
-    head = ("number", "eigenvalue", "ratio of the first to it")
-    return figure_with_legend("spectrum", legend(entries), scale + " ".join(said), table("Eigenvalues", head, rows))
+    caption = " ".join(["Eigenvalues of the kernel matrix of a subsample, divided by its rows.", *said])
+    numbers = table("Eigenvalues", ("number", "eigenvalue", "ratio of the first to it"), rows)
+    return draw(
+        plots, "spectrum", lines, "number of the eigenvalue", "eigenvalue", caption, numbers,
+        levels=levels, log_x=True, log_y=True,
+    )  # fmt: skip
 
 
 def _solver_report(record: RunDirectory) -> dict[str, Any]:
@@ -287,7 +282,7 @@ def _confusion(record: RunDirectory) -> str:
     totals, right = counts.sum(axis=1), np.diag(counts)
     taken = counts.sum(axis=0)
     rows = [
-        [name, f"{n:,}", f"{r:,}", "–" if not n else f"{r / n:.1%}", "–" if not t else f"{r / t:.1%}"]
+        [name, f"{n:,}", f"{r:,}", NONE if not n else f"{r / n:.1%}", NONE if not t else f"{r / t:.1%}"]
         for name, n, r, t in zip(called, totals, right, taken, strict=True)
     ]
     wrong = frequent_confusions(counts, called)
@@ -300,7 +295,7 @@ def _confusion(record: RunDirectory) -> str:
             '<p class="note">Correct predictions are blue, mistakes orange; darker for a larger share of the row.</p>'
         )
     else:
-        rows = sorted(rows, key=lambda row: float(row[3].rstrip("%").replace("–", "101")))[:LARGEST_TABLE]
+        rows = sorted(rows, key=lambda row: float(row[3].rstrip("%").replace(NONE, "101")))[:LARGEST_TABLE]
         html += f'<p class="note">The {LARGEST_TABLE} classes of {len(called)} with the fewest correct predictions.</p>'
     if wrong:
         listed = "; ".join(f"{a} predicted as {b} ({n:,})" for a, b, n in wrong)
@@ -331,26 +326,16 @@ def _residuals(record: RunDirectory, plots: Plots) -> str:
             continue
         of = f" of output {j + 1}" if width > 1 else ""
         low, high = float(actual[:, j].min()), float(actual[:, j].max())
-        plots[f"scatter{j}"] = plot(
-            [
-                Line(actual[:, j].tolist(), predicted[:, j].tolist(), "row", 0, 0, "circle", joined=False),
-                Line([low, high], [low, high], "prediction = target", 6, 1),
-            ],
-            f"target{of}",
-            "prediction",
-        )
-        html += figure_with_legend(
-            f"scatter{j}",
-            legend([LegendEntry("a row", 0, None, "circle"), LegendEntry("prediction equal to target", 6, 1)]),
-            f"A sample of {len(actual):,} {word} rows: on the dashed line, predictions are exact.",
-            "",
-        )
+        points = Line(actual[:, j].tolist(), predicted[:, j].tolist(), "a row", 0, 0, "circle", joined=False)
+        diagonal = Line([low, high], [low, high], "prediction equal to target", 6, 1)
+        caption = f"A sample of {len(actual):,} {word} rows: on the dashed line, predictions are exact."
+        html += draw(plots, f"scatter{j}", [points, diagonal], f"target{of}", "prediction", caption)
         edges, counts = bins(error)
-        plots[f"residuals{j}"] = histogram(edges, counts, f"prediction less target{of}")
         counted = [[f"{a:.4g} to {b:.4g}", f"{n:,}"] for a, b, n in zip(edges, edges[1:], counts, strict=False)]
-        html += figure_with_legend(
-            f"residuals{j}", "", "Residuals of the same rows; the outermost bins include all values beyond.",
-            table("Rows by residual", ("residual", "rows"), counted),
+        html += draw_histogram(
+            plots, f"residuals{j}", edges, counts, f"prediction less target{of}",
+            "Residuals of the same rows; the outermost bins include all values beyond.",
+            numbers=table("Rows by residual", ("residual", "rows"), counted),
         )  # fmt: skip
     head = ("", "1%", "5%", "25%", "median", "75%", "95%", "99%", "largest", "spread of the target")
     return html + table("Quantiles of prediction less target", head, rows)
@@ -431,28 +416,23 @@ def _augmentations(record: RunDirectory) -> str:
 # ------------------------------------------------------------------------------------------------------------- time
 
 
-def _time(records: Sequence[RunDirectory], names_: Sequence[str]) -> str:
+def _time(runs: Sequence[_Run]) -> str:
     html = ""
-    longest = max((seconds for record in records for _, seconds, _ in _stages(record)), default=0.0) or 1.0
-    for number, (record, name) in enumerate(zip(records, names_, strict=True)):
-        rows = [[stage, bar(seconds / longest, words, _colour(number))] for stage, seconds, words in _stages(record)]
-        if rows:
-            caption = f"Seconds by stage{f': {name}' if len(records) > 1 else ''}"
-            html += table(caption, (), rows, "bars")
-    for record, name in zip(records, names_, strict=True):
-        of = f": {name}" if len(records) > 1 else ""
-        if parts := _timeline(record):
+    longest = max((seconds for run in runs for _, seconds, _ in _stages(run.record)), default=0.0) or 1.0
+    for run in runs:
+        of = f": {run.name}" if run.many else ""
+        if rows := [[name, bar(seconds / longest, words, run.number)] for name, seconds, words in _stages(run.record)]:
+            html += table(f"Seconds by stage{of}", (), rows, "bars")
+    for run in runs:
+        of = f": {run.name}" if run.many else ""
+        if parts := _timeline(run.record):
             most = max(seconds for _, seconds in parts) or 1.0
-            rows = [[part, bar(seconds / most, f"{seconds:.2f} s", _colour(2))] for part, seconds in parts]
+            rows = [[part, bar(seconds / most, f"{seconds:.2f} s", 2)] for part, seconds in parts]
             html += table(f"Training time by activity (all slots together; then the driver){of}", (), rows, "bars")
-        elif found := _split(record):
-            rows = [[part, bar(share, f"{share:.1%}", _colour(2))] for part, share in found.items()]
+        elif found := _split(run.record):
+            rows = [[part, bar(share, f"{share:.1%}", 2)] for part, share in found.items()]
             html += table(f"Training time by activity{of}", (), rows, "bars")
     return html or _empty_section("No stage has begun.")
-
-
-def _colour(number: int) -> str:
-    return COLOURS[number % len(COLOURS)]
 
 
 def _stages(record: RunDirectory) -> list[tuple[str, float, str]]:
@@ -490,41 +470,31 @@ def _split(record: RunDirectory) -> dict[str, float]:
 # ----------------------------------------------------------------------------------------------------------- memory
 
 
-def _memory(records: Sequence[RunDirectory], names_: Sequence[str], plots: Plots) -> str:
-    lines, entries, levels, rows = [], [], [], []
-    many = len(records) > 1
-    beyond = []
-    for number, (record, name) in enumerate(zip(records, names_, strict=True)):
-        prefix = f"{name}: " if many else ""
-        memory = status(record)["memory"]
-        held = [event for event in record.events if "resident_bytes" in event]
+def _memory(runs: Sequence[_Run], plots: Plots) -> str:
+    lines, levels, rows, beyond = list[Line](), list[Level](), list[list[str]](), list[str]()
+    for run in runs:
+        memory, prefix = status(run.record)["memory"], run.prefix
+        held = [event for event in run.record.events if "resident_bytes" in event]
+        budget, projected = memory.get("budget"), memory.get("projected")
         if held:
-            start = held[0]["time"]
-            lines.append(
-                Line([e["time"] - start for e in held], [e["resident_bytes"] for e in held], f"{prefix}held", number)
-            )
-            entries.append(LegendEntry(f"{prefix}held", number))
-            if "projected" in memory:
-                levels.append(Level(memory["projected"], number if many else 1, 1))
-                entries.append(LegendEntry(f"{prefix}projected", number if many else 1, 1))
-            if "budget" in memory and memory["budget"] <= 3 * max(memory.get("projected", 0), memory.get("peak", 0)):
-                levels.append(Level(memory["budget"], number if many else 6, 2))
-                entries.append(LegendEntry(f"{prefix}allowed", number if many else 6, 2))
-            elif "budget" in memory:
-                beyond.append(f"{prefix}{format_bytes(memory['budget'])}")
-        rows.append([name if many else "this run", *(
-            format_bytes(memory[key]) if key in memory else "–" for key in ("peak", "projected", "budget")
-        )])  # fmt: skip
+            seconds = [event["time"] - held[0]["time"] for event in held]
+            lines.append(Line(seconds, [event["resident_bytes"] for event in held], f"{prefix}held", run.number))
+            if projected is not None:
+                levels.append(Level(projected, f"{prefix}projected", run.colour(1), 1))
+            if budget is not None and budget <= 3 * max(projected or 0, memory.get("peak", 0)):
+                levels.append(Level(budget, f"{prefix}allowed", run.colour(6), 2))
+            elif budget is not None:
+                beyond.append(f"{prefix}{format_bytes(budget)}")
+        sizes = (memory.get(key) for key in ("peak", "projected", "budget"))
+        rows.append([run.name or "this run", *(NONE if size is None else format_bytes(size) for size in sizes)])
     html = ""
     if lines:
-        plots["memory"] = plot(lines, "seconds", "memory held", levels=levels, words="bytes", zero=True)
         above = f" The budget is above the plot: {', '.join(beyond)}." if beyond else ""
-        html = figure_with_legend(
-            "memory", legend(entries), f"Resident memory of the process that leads the run.{above}", ""
-        )
+        caption = f"Resident memory of the process that leads the run.{above}"
+        html = draw(plots, "memory", lines, "seconds", "memory held", caption, levels=levels, words="bytes", zero=True)
     html += table("Memory of the process that leads the run", ("", "at the peak", "projected", "allowed"), rows)
-    if not many:
-        planned = records[0].of("memory")
+    if len(runs) == 1:
+        planned = runs[0].record.of("memory")
         parts = planned[-1].get("stages") if planned else None
         if parts:
             stages = [[stage, format_bytes(size)] for stage, size in parts.items()]
@@ -575,13 +545,13 @@ def _settings(record: RunDirectory) -> str:
     return "".join(pieces)
 
 
-def _results(records: Sequence[RunDirectory], names_: Sequence[str]) -> str:
+def _results(records: Sequence[RunDirectory], names: Sequence[str]) -> str:
     rows: list[list[str]] = [["state", *(record.state for record in records)]]
     results = [record.result or {} for record in records]
     for part in ("test", "train"):
         found = [(result.get("metrics") or {}).get(part) for result in results]
         if any(found):
-            rows.append([f"{part_word(part)} rows", *("–" if m is None else metrics_in_words(m) for m in found)])
+            rows.append([f"{part_word(part)} rows", *(NONE if m is None else metrics_in_words(m) for m in found)])
     for label, key, spell in (
         ("seconds", "seconds", lambda v: f"{v:.2f}"),
         ("rows a second", "samples_per_second", lambda v: f"{v:,.0f}"),
@@ -590,17 +560,17 @@ def _results(records: Sequence[RunDirectory], names_: Sequence[str]) -> str:
         ("centers", "n_centers", lambda v: f"{v:,}"),
         ("weights", "weights_sha256", lambda v: v[:12]),
     ):
-        rows.append([label, *("–" if result.get(key) is None else spell(result[key]) for result in results)])
-    return table("Metrics and costs", ("", *names_), rows)
+        rows.append([label, *(NONE if result.get(key) is None else spell(result[key]) for result in results)])
+    return table("Metrics and costs", ("", *names), rows)
 
 
-def _differences(records: Sequence[RunDirectory], names_: Sequence[str]) -> str:
+def _differences(records: Sequence[RunDirectory], names: Sequence[str]) -> str:
     flat = [{k: v for k, v in _flat(record.manifest).items() if k != "run"} for record in records]  # its id
     keys = list(dict.fromkeys(key for one in flat for key in one))
-    rows = [[key, *(one.get(key, "–") for one in flat)] for key in keys if len({one.get(key) for one in flat}) > 1]
+    rows = [[key, *(one.get(key, NONE) for one in flat)] for key in keys if len({one.get(key) for one in flat}) > 1]
     if not rows:
         return _empty_section("Nothing: the runs have the same settings, data and versions.")
-    return table("Settings that differ", ("setting", *names_), rows, "text")
+    return table("Settings that differ", ("setting", *names), rows, "text")
 
 
 # --------------------------------------------------------------------------------------------------------- the page

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from streamkern.progress import duration_text
-from streamkern.report.bokeh_plots import Level, Line, Plot, number_text, plot
-from streamkern.report.html_markup import LegendEntry, figure_with_legend, legend, table
+from streamkern.report.bokeh_plots import Level, Line, Plot, draw, number_text, numbered
+from streamkern.report.html_markup import NONE, table
 from streamkern.report.importance_section import search_table
 from streamkern.report.page import page_shell
 from streamkern.report.sections import Section
 from streamkern.storage.atomic_writes import write_text
-
-_MARKS = ("circle", "square", "diamond")
 
 Trial = dict[str, Any]
 
@@ -62,19 +60,16 @@ def _score(tuning: dict[str, Any], trial: Trial) -> str:
 def _kernels(tuning: dict[str, Any], plots: dict[str, Plot]) -> str:
     best = _best(tuning)
     families = list(dict.fromkeys(_family(trial["kernel"]) for trial in best))
-    scores, errors, entries = [], [], []
+    scores, errors = list[Line](), list[Line]()
     for number, family in enumerate(families):
-        own = [t for t in best if _family(t["kernel"]) == family and "bandwidth" in t["kernel"]]
-        x, mark = [t["kernel"]["bandwidth"] for t in own], _MARKS[number % len(_MARKS)]
-        if not own:
-            continue
-        scores.append(Line(x, [_percent(tuning, t) for t in own], family, number, number, mark))
-        errors.append(Line(x, [t["mse"] for t in own], family, number, number, mark))
-        entries.append(LegendEntry(family, number, number, mark))
+        if own := [t for t in best if _family(t["kernel"]) == family and "bandwidth" in t["kernel"]]:
+            x = [t["kernel"]["bandwidth"] for t in own]
+            scores.append(numbered(number, x, [_percent(tuning, t) for t in own], family))
+            errors.append(numbered(number, x, [t["mse"] for t in own], family))
     rows = [
         (
             _family(trial["kernel"]) + (", chosen" if trial["kernel"] == tuning["choice"]["kernel"] else ""),
-            number_text(trial["kernel"]["bandwidth"]) if "bandwidth" in trial["kernel"] else "–",
+            number_text(trial["kernel"]["bandwidth"]) if "bandwidth" in trial["kernel"] else NONE,
             f"{trial['mse']:.4g}",
             _score(tuning, trial),
             number_text(trial["ridge"]),
@@ -87,14 +82,14 @@ def _kernels(tuning: dict[str, Any], plots: dict[str, Plot]) -> str:
     if not scores:
         return text
     sigma = tuning["choice"]["kernel"].get("bandwidth")
-    levels = [Level(tuning["median"], upright=True)] + ([Level(sigma, 1, 2, True)] if sigma is not None else [])
-    entries += [LegendEntry("median distance of two rows", 6, 1), LegendEntry("chosen", 1, 2)]
-    plots["score"] = plot(scores, "bandwidth", _label(tuning), log_x=True, levels=levels)
-    plots["error"] = plot(errors, "bandwidth", "squared error", log_x=True, levels=levels)
+    levels = [Level(tuning["median"], "median distance of two rows", upright=True)]
+    levels += [] if sigma is None else [Level(sigma, "chosen", 1, 2, True)]
     note = "Each point is the best ridge of a kernel at a bandwidth, on rows that it was not fitted to."
-    score = f"{_metric(tuning)}: it goes up and down by chance where few rows are held out."
-    error = figure_with_legend("error", "", "Squared error, which decides the choice.")
-    return f"<p>{note}</p>{figure_with_legend('score', legend(entries), score)}{error}{text}"
+    said = f"{_metric(tuning)}: it goes up and down by chance where few rows are held out."
+    score = draw(plots, "score", scores, "bandwidth", _label(tuning), said, levels=levels, log_x=True)
+    said = "Squared error, which decides the choice."
+    error = draw(plots, "error", errors, "bandwidth", "squared error", said, levels=levels, log_x=True)
+    return f"<p>{note}</p>{score}{error}{text}"
 
 
 def _search(search: dict[str, Any], plots: dict[str, Plot]) -> str:
@@ -103,32 +98,27 @@ def _search(search: dict[str, Any], plots: dict[str, Plot]) -> str:
         kind = "no metric" if trial["kind"] == "none" else f"{trial['kind']} metric"
         groups.setdefault(f"L{trial['kernel'].get('norm', 2)}, {kind}", []).append((number, trial["mse"]))
     lines = [
-        Line([x for x, _ in at], [y for _, y in at], name, number, number, _MARKS[number % len(_MARKS)])
+        numbered(number, [x for x, _ in at], [y for _, y in at], name)
         for number, (name, at) in enumerate(groups.items())
     ]
-    plots["search"] = plot(lines, "model", "squared error", levels=[Level(search["best"], 1, 2)])
-    entries = [LegendEntry(line.name, number, number, line.mark) for number, line in enumerate(lines)]
-    figure = figure_with_legend(
-        "search", legend([*entries, LegendEntry("chosen", 1, 2)]),
-        "Squared error on held-out rows, in the order of the search: first on few rows, then the best on more.",
-    )  # fmt: skip
-    return f"{figure}{search_table(search)}"
+    caption = "Squared error on held-out rows, in the order of the search: first on few rows, then the best on more."
+    levels = [Level(search["best"], "chosen", 1, 2)]
+    return draw(plots, "search", lines, "model", "squared error", caption, levels=levels) + search_table(search)
 
 
 def _ridges(tuning: dict[str, Any], plots: dict[str, Plot]) -> str:
     kernel = tuning["choice"]["kernel"]
     like = [t["kernel"] for t in _best(tuning) if _family(t["kernel"]) == _family(kernel)]
     at = like.index(kernel)
-    lines, entries = [], []
+    lines = []
     for number, shown in enumerate(like[max(0, at - 1) : at + 2]):
         own = sorted((t for t in tuning["trials"] if t["kernel"] == shown), key=lambda t: float(t["ridge"]))
         name = f"bandwidth {number_text(shown['bandwidth'])}" if "bandwidth" in shown else _family(shown)
-        mark = _MARKS[number % len(_MARKS)]
-        lines.append(Line([t["ridge"] for t in own], [t["mse"] for t in own], name, number, number, mark))
-        entries.append(LegendEntry(name + (", chosen" if shown == kernel else ""), number, number, mark))
-    plots["ridge"] = plot(lines, f"ridge, for {tuning['rows']:,} rows", "squared error", log_x=True)
+        name += ", chosen" if shown == kernel else ""
+        lines.append(numbered(number, [t["ridge"] for t in own], [t["mse"] for t in own], name))
+    label, caption = f"ridge, for {tuning['rows']:,} rows", "Squared error on rows held out, by ridge."
     note = "One decomposition gives every ridge. Where the curve is flat to the left, none is needed."
-    return f"<p>{note}</p>{figure_with_legend('ridge', legend(entries), 'Squared error on rows held out, by ridge.')}"
+    return f"<p>{note}</p>{draw(plots, 'ridge', lines, label, 'squared error', caption, log_x=True)}"
 
 
 def _centers(tuning: dict[str, Any], plots: dict[str, Plot]) -> str:
@@ -136,10 +126,10 @@ def _centers(tuning: dict[str, Any], plots: dict[str, Plot]) -> str:
     # If the pipeline has its own number, the score is for the largest number tried.
     kept = tuning["pipeline"]["centers"].get("p", chosen)
     word = "chosen" if kept == chosen else "of the score above"
-    x = [trial["centers"] for trial in curve]
-    plots["centers"] = plot(
-        [Line(x, [_percent(tuning, t) for t in curve], "held out", 0, 0, "circle")], "centers", _label(tuning),
-        log_x=True, levels=[Level(chosen, 1, 2, True)], words="rows",
+    scores = numbered(0, [t["centers"] for t in curve], [_percent(tuning, t) for t in curve], "rows held out")
+    figure = draw(
+        plots, "centers", [scores], "centers", _label(tuning), f"{_metric(tuning)} by the number of centers.",
+        levels=[Level(chosen, word, 1, 2, True)], log_x=True, words="rows",
     )  # fmt: skip
     rows = [
         (
@@ -147,7 +137,7 @@ def _centers(tuning: dict[str, Any], plots: dict[str, Plot]) -> str:
             f"{trial['mse']:.4g}",
             _score(tuning, trial),
             number_text(trial["ridge"]),
-            "–" if trial["seconds"] is None else duration_text(trial["seconds"]),
+            NONE if trial["seconds"] is None else duration_text(trial["seconds"]),
         )
         for trial in curve
     ]
@@ -156,10 +146,8 @@ def _centers(tuning: dict[str, Any], plots: dict[str, Plot]) -> str:
         ("centers", "squared error", _metric(tuning), "ridge", "run, predicted"),
         rows,
     )
-    entries = [LegendEntry("rows held out", 0, 0, "circle"), LegendEntry(word, 1, 2)]
     note = "Each has the first centers of one draw. With more rows than the subsample's, more centers are worth it."
     more = "" if kept == chosen else f" The pipeline keeps its own {kept:,}."
-    figure = figure_with_legend("centers", legend(entries), f"{_metric(tuning)} by the number of centers.")
     return f"<p>{note}{more}</p>{figure}{text}"
 
 

@@ -43,11 +43,8 @@ class CachingRunner(Runner):
     _found: Any = None
 
     def keep(self, name: str, key: Key | None, compute: Callable[[], T]) -> T:
-        start = time.perf_counter()
-        place = self._place(name, key)
-        found = None if place is None else self._kept(name, place)
-        if found is not None:
-            self._ended(name, start, True, place)
+        start, place = time.perf_counter(), self._place(name, key)
+        if (found := self._taken(name, place, start)) is not None:
             return cast(T, found)
         self.events.emit("stage", name=name, state="begin")
         result = compute()
@@ -55,6 +52,16 @@ class CachingRunner(Runner):
             save_value(place, name, result)
         self._ended(name, start, False, place)
         return result
+
+    def kept(self, name: str, key: Key) -> Any:
+        start = time.perf_counter()
+        return self._taken(name, self._place(name, key), start)
+
+    def _taken(self, name: str, place: Path | None, start: float) -> Any:
+        found = None if place is None else self._kept(name, place)
+        if found is not None:
+            self._ended(name, start, True, place)
+        return found
 
     def _place(self, name: str, key: Key | None) -> Path | None:
         """Folder of a result, named by its key and the release of this library; None if it has no key."""
@@ -72,14 +79,6 @@ class CachingRunner(Runner):
             reason = error.what if isinstance(error, StorageError) else str(error)
             self.events.emit("warning", message=f"the kept result of {name} is computed again: {reason}")
             return None
-
-    def kept(self, name: str, key: Key) -> Any:
-        start = time.perf_counter()
-        place = self._place(name, key)
-        found = None if place is None else self._kept(name, place)
-        if found is not None:
-            self._ended(name, start, True, place)
-        return found
 
     def stepped(self, progress: Progress) -> None:
         self.events.emit("step", **vars(progress))

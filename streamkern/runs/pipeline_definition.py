@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.data.dataset import Dataset
-from streamkern.errors import StreamkernError, UsageError, options_of, quoted, refusing_old_names, require_types
+from streamkern.errors import StreamkernError, UsageError, options_of, quoted, require_types
 from streamkern.execute.base import PIPELINE_FILE
 from streamkern.fitting.arguments import Where, completed, is_instance_with, require_arguments
 from streamkern.fitting.fit import TASKS
@@ -29,7 +29,6 @@ from streamkern.storage.untrusted_files import given_path
 from streamkern.user_code_digest import exception_text, user_code_location
 
 
-@refusing_old_names
 @dataclass(frozen=True, eq=False)
 class Pipeline(Recipe):
     """A training job: data, model and solver.

@@ -16,7 +16,6 @@ from streamkern.costs.machine_speed import Prices, Shapes, SpeedMeasurements
 from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.statistics import scale_warning
 from streamkern.defaults import LIKELY_CLASSES
-from streamkern.errors import refusing_old_names
 from streamkern.fitting.calibrate import calibration_note, out_of_sample_source
 from streamkern.fitting.device_placement import device_for, require_room
 from streamkern.fitting.fit import planned_shape
@@ -144,7 +143,6 @@ def _took(name: str, planned: set[str], result: Mapping[str, Any]) -> str:
     return "kept" if all(each["cached"] for each in parts) else f"{sum(each['seconds'] for each in parts):,.1f}"
 
 
-@refusing_old_names
 def plan(
     pipeline: Pipeline,
     *,

@@ -29,7 +29,6 @@ from streamkern.errors import (
     StorageError,
     StreamkernError,
     UsageError,
-    refusing_old_names,
 )
 from streamkern.events import EventLog, Listener
 from streamkern.execute import open_executor
@@ -54,7 +53,6 @@ from streamkern.user_code_digest import unknown_code, user_code_identities
 from streamkern.version import version_of
 
 
-@refusing_old_names
 def run(
     pipeline: Pipeline,
     run_dir: str | os.PathLike[str] | None = None,
@@ -179,7 +177,6 @@ def _warn_of_pipeline(pipeline: Pipeline, changed: list[str], events: EventLog) 
         events.emit("warning", message=f"left out, {each.where}: {each.why}", rows=[each.start, each.stop])
 
 
-@refusing_old_names
 def resume(
     run_dir: str | os.PathLike[str],
     *,

@@ -31,7 +31,7 @@ from streamkern.defaults import (
     TUNING_ROWS,
 )
 from streamkern.engine.ridge import RidgePath
-from streamkern.errors import PlanRefusedError, StreamkernError, UsageError, refusing_old_names
+from streamkern.errors import PlanRefusedError, StreamkernError, UsageError
 from streamkern.evaluation.paired_errors import first_as_good
 from streamkern.execute import open_resources
 from streamkern.execute.base import Executor
@@ -200,7 +200,6 @@ class Tuning:
         return "\n".join([*lines, "", *(f"- {reason}" for reason in self.reasons)])
 
 
-@refusing_old_names
 def tune(
     data: Pipeline | Dataset,
     kernel: Kernel | str | Sequence[Kernel] | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from streamkern.errors import UsageError
 from streamkern.models.kernel_machine import KernelMachine
@@ -12,21 +12,7 @@ from streamkern.models.partitioned_machine import load_model
 from streamkern.sources.remote_store import is_remote
 from streamkern.storage.untrusted_files import given_path
 
-
-class Estimator(Protocol):
-    """A fitted estimator."""
-
-    model_: KernelMachine
-
-
-class ModelRegistry(Protocol):
-    """A registry of models, see ``Registry``."""
-
-    def load(self) -> KernelMachine:
-        """Return the champion."""
-
-
-AnyModel = str | os.PathLike[str] | KernelMachine | ModelRegistry | Estimator
+AnyModel: TypeAlias = str | os.PathLike[str] | KernelMachine | Any
 """The path of a saved model; a registry, its local directory, or its fsspec URL; a model in memory; or an estimator."""
 
 
@@ -44,7 +30,7 @@ def open_model(model: AnyModel) -> KernelMachine:
         given = Registry(given)
     elif not isinstance(given, Registry):
         raise UsageError(
-            f"{type(given).__name__} is no trained model.",
+            f"{type(given).__name__} is not a trained model.",
             where="model",
             expected="the path of a saved model, a registry, a model in memory, or a fitted estimator",
             remedy="fit the estimator first, if it is one",

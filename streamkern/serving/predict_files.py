@@ -28,7 +28,7 @@ from streamkern.data.transforms import require_numbers
 from streamkern.data.zero_weight_rows import drop_zero_weight_rows
 from streamkern.defaults import THREAD_BYTES
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
-from streamkern.errors import DataError, StorageError, UsageError, refusing_old_names
+from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.evaluation.metrics import ranks_bytes
 from streamkern.execute import Executor, open_executor, open_resources
 from streamkern.formats.open_tables import open_tables
@@ -103,7 +103,6 @@ class PredictionResult:
         )
 
 
-@refusing_old_names
 def predict(
     model: AnyModel, data: Any, output: str | os.PathLike[str], *, id: str | None = None, scores: bool = False,
     probabilities: bool = False, interval: float | None = None, where: str | None = None, format: str | None = None,

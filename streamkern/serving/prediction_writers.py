@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -138,26 +138,18 @@ class Predictions(ABC):
         """The finished file or directory with all parts."""
 
 
-class _Writer(Protocol):
-    def write_table(self, table: pa.Table, row_group_size: int) -> None:
-        """Row groups if the format has them."""
-
-    def close(self) -> None:
-        """Finish the file."""
-
-
 class FilePredictions(Predictions):
     """Predictions in one file. Each part is also stored as an Arrow file, to resume from after an interruption.
 
     The file is encoded while parts are written, so that little remains to do after the last.
     """
 
-    _whole: _Writer | None = None
+    _whole: Any = None
     _encoded = 0
 
     @abstractmethod
-    def _opened(self) -> _Writer:
-        """Open the writer of the file."""
+    def _opened(self) -> Any:
+        """Open the writer of the file, with the methods ``write_table(table, rows)`` and ``close``."""
 
     def _prepare(self) -> None:
         pass
@@ -210,13 +202,12 @@ class FilePredictions(Predictions):
         with pa.OSFile(part) as stream, pa.ipc.open_file(stream, options=options) as reader:
             table = reader.read_all()
         if table.num_rows:
-            self._whole.write_table(table, row_group_size=table.num_rows)
+            self._whole.write_table(table, table.num_rows)
         self._encoded += 1
 
     def _joined(self) -> Path:
         while self._encoded < len(self):
             self._encode()
-        assert self._whole is not None
         self._whole.close()
         self._whole = None
         return self._file
@@ -231,8 +222,8 @@ class ParquetPredictions(FilePredictions):
         note = 1800
         return note * len(self) * len(self._schema)
 
-    def _opened(self) -> _Writer:
-        writer: _Writer = pq.ParquetWriter(
+    def _opened(self) -> Any:
+        return pq.ParquetWriter(
             self._file,
             self._schema,
             compression="zstd",
@@ -244,13 +235,12 @@ class ParquetPredictions(FilePredictions):
                 if field.type == pa.string() or (field.name == "prediction" and pa.types.is_integer(field.type))
             ],
         )
-        return writer
 
 
 class CsvPredictions(FilePredictions):
     """Predictions in a UTF-8 CSV file with a header; numbers are the shortest that read back the same."""
 
-    def _opened(self) -> _Writer:
+    def _opened(self) -> Any:
         return _CsvWriter(self._file, self._schema)
 
 
@@ -264,8 +254,8 @@ class _CsvWriter:
         options = pacsv.WriteOptions(include_header=False, quoting_style="needed")
         self._rows = pacsv.CSVWriter(self._stream, schema, write_options=options)
 
-    def write_table(self, table: pa.Table, row_group_size: int) -> None:
-        self._rows.write_table(table)
+    def write_table(self, table: pa.Table, rows: int) -> None:
+        self._rows.write_table(table, rows)
 
     def close(self) -> None:
         with self._stream:

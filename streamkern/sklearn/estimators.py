@@ -26,7 +26,7 @@ from streamkern.data.class_weights import ClassWeight
 from streamkern.data.dataset import unchanging
 from streamkern.data.row_roles import RowRoles, roles_of_values
 from streamkern.data.targets import Classes
-from streamkern.errors import RENAMED, PrecisionError, UsageError, refusing_old_names, require_new_names
+from streamkern.errors import PrecisionError, UsageError
 from streamkern.execute import open_executor, open_resources
 from streamkern.fitting.arguments import completed, drawn_centers, require_arguments
 from streamkern.fitting.device_placement import device_for
@@ -133,19 +133,12 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.seed = seed
         self.verbose = verbose
 
-    def __getattr__(self, name: str) -> Any:
-        if name in RENAMED:
-            raise AttributeError(f"{name} is now {RENAMED[name]}", name=name, obj=self)
-        return object.__getattribute__(self, name)  # the error of the attribute, or of the property, itself
-
     def set_params(self, **params: Any) -> Self:
         """Set parameters; ``kernel__bandwidth=2.0`` replaces the kernel by one with this bandwidth.
 
         Raises:
-            UsageError: the kernel, solver, centers, metric or partition has no such parameter, or is not an object; or
-                a parameter has another name now.
+            UsageError: the kernel, solver, centers, metric or partition has no such parameter, or is not an object.
         """
-        require_new_names(params, type(self).__name__)
         inside = {name: params.pop(name) for name in list(params) if name.startswith("kernel__")}
         parts = [name for name in params if name.partition("__")[0] in ("solver", "centers", "metric", "partition")]
         nested = {name: params.pop(name) for name in parts if "__" in name}
@@ -392,7 +385,6 @@ def _roles_of(given: Mapping[str, Any], data: Dataset, sample_weight: Any) -> Ro
     return roles_of_values(values, n)
 
 
-@refusing_old_names
 class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, RegressorMixin, _KernelEstimator):  # type: ignore[misc]
     """Least squares regression with a kernel machine; one output or several.
 
@@ -473,7 +465,6 @@ def _whole(kind: type[_Estimator]) -> type[_Estimator]:
 
 
 @_whole
-@refusing_old_names
 class KernelClassifier(_Scored, ClassifierUpdates, ClassifierCalibrationMixin, ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
     """Classify rows by least squares on class indicators, and predict the most probable class.
 

@@ -56,7 +56,7 @@ def _without_absent(y: Any, sample_weight: Any) -> Any:
 
 
 def given_target(y: Any) -> Any:
-    """Targets as they are, but pandas' nullable integers and booleans as NumPy's: scikit-learn makes floats of them.
+    """Return targets as they are, but pandas' nullable integers and booleans as NumPy's, not as scikit-learn's floats.
 
     Booleans that are objects, as a column with gaps leaves them, are booleans; decimals are float64. None and names of
     columns raise UsageError; missing and infinite values, dates, times, mixed texts, and whole numbers of more than 64
@@ -119,7 +119,7 @@ def _require_labels(values: Sequence[Any]) -> None:
     for row, value in enumerate(values):
         if isinstance(value, _TIMES) or type(value).__name__ in ("Period", "Interval"):
             raise DataError(
-                f"A target is no number or text: {value!r}.",
+                f"A target is neither a number nor text: {value!r}.",
                 where=f"y, row {row}",
                 expected="a label or a number for every row",
                 remedy="give numbers: pd.to_datetime(y).astype('int64'); or labels: [str(value) for value in y]",

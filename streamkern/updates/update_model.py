@@ -26,7 +26,7 @@ from streamkern.data.row_order import SCAN_ROWS, Assembly, Block, Scan
 from streamkern.data.targets import Continuous, Encoding
 from streamkern.data.zero_weight_rows import drop_zero_weight_rows
 from streamkern.defaults import MAX_HELD_OUT_ROWS, UPDATE_LANES
-from streamkern.errors import UnlikeChampionError, UsageError, refusing_old_names, warn
+from streamkern.errors import UnlikeChampionError, UsageError, warn
 from streamkern.execute import open_resources
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.fitting.calibrate import fit_calibration, with_decision_rule
@@ -45,7 +45,6 @@ from streamkern.types import Array, IntArray
 _KEPT_SOURCE = "kept from an earlier fit"
 
 
-@refusing_old_names
 def update_model(
     model: KernelMachine,
     add: Any = None,
@@ -88,7 +87,7 @@ def update_model(
     """
     if not isinstance(model, KernelMachine):
         raise UsageError(
-            f"{type(model).__name__} is no trained model.",
+            f"{type(model).__name__} is not a trained model.",
             where="update_model",
             expected="a KernelMachine that was fitted by Direct(keep_sums=True)",
             remedy="give estimator.model_, or call its partial_fit; a saved model is loaded by sk.load_model(path)",
@@ -108,7 +107,7 @@ def rows_for(model: KernelMachine, rows: Any) -> Dataset | None:
     else:
         if not isinstance(rows, tuple | list) or not 1 <= len(rows) <= 3:
             raise UsageError(
-                f"{type(rows).__name__} is no rows with a target.",
+                f"{type(rows).__name__} cannot be read as rows with a target.",
                 where="update_model",
                 expected="a Dataset, a path, (X, y), or (X, y, sample_weight)",
             )

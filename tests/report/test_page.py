@@ -17,7 +17,7 @@ from sklearn.metrics import average_precision_score, precision_score, recall_sco
 import streamkern as sk
 from streamkern.commands.parser import main
 from streamkern.report import read_run
-from streamkern.report.bokeh_plots import number_text, short_count
+from streamkern.report.bokeh_plots import number_text
 from streamkern.report.html_markup import png
 from streamkern.report.page import page, write_report
 from streamkern.report.result_sentences import (
@@ -340,4 +340,3 @@ def test_png_holds_the_pixels():
 
 def test_numbers_are_written_for_people():
     assert [number_text(v) for v in (0, 0.05, 1234.5, 1e-7, 2.5e9)] == ["0", "0.05", "1,234", "1e-7", "2.5e9"]
-    assert [short_count(v) for v in (7, 20_000, 1.5e6, 2e9)] == ["7", "20k", "1.5M", "2G"]

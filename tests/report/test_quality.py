@@ -6,65 +6,17 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import streamkern as sk
-from streamkern.data.row_order import Assembly, Scan, Stream
-from streamkern.data.statistics import RawScan
+from streamkern.data.row_order import Assembly, Stream
 from streamkern.data.targets import Classes
-from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.formats import ArraySource
-from streamkern.inspection.shuffle_quality import LabelVariation, shuffle_warning, stored_ratio, stream_ratio
+from streamkern.inspection.shuffle_quality import shuffle_warning, stream_ratio
 from streamkern.sources import format_rules
-from streamkern.sweep import ScanWork, sweep
 
 
 def dataset(y, rows: int = 100) -> sk.Dataset:
     return sk.Dataset(ArraySource(np.zeros((len(y), 1), dtype=np.float32), y, chunk_rows=rows))
-
-
-def ratio(y, batch: int, rows: int = 100, block_rows: int = 4096) -> float:
-    pivot = None if y.dtype == object else np.asarray(y[0], dtype=np.float64).reshape(-1)
-    scan = RawScan(Scan(Assembly(dataset(y, rows)), block_rows))
-    with ThreadsExecutor(2) as executor:
-        return stored_ratio(sweep(executor, ScanWork(scan, LabelVariation(pivot, batch))))
-
-
-def defined(y, batch: int, rows: int) -> float:
-    """Between-batch mean square over the variance, from one-hot labels or numbers."""
-    Y = (y[:, None] == np.unique(y)).astype(float) if y.ndim == 1 else y
-    parts = [
-        Y[a : min(a + batch, c + rows)] for c in range(0, len(y), rows) for a in range(c, min(c + rows, len(y)), batch)
-    ]
-    between = sum(len(p) * np.square(p.mean(axis=0) - Y.mean(axis=0)).sum() for p in parts) / (len(parts) - 1)
-    return between / Y.var(axis=0, ddof=1).sum()
-
-
-@settings(max_examples=25)
-@given(
-    st.integers(60, 400), st.integers(2, 40), st.integers(41, 90), st.integers(2, 5), st.booleans(), st.integers(0, 99)
-)
-def test_the_ratio_is_the_one_of_the_analysis_of_variance(n, batch, rows, classes, text, seed):
-    y = np.random.default_rng(seed).integers(0, classes, n)
-    y[:2] = 0, 1
-    y = np.sort(y) if seed % 2 else y
-    labels = np.array([f"class {v}" for v in y], dtype=object) if text else y
-    np.testing.assert_allclose(ratio(labels, batch, rows), defined(y, batch, rows), rtol=1e-9)
-
-
-def test_several_outputs_are_measured_as_numbers():
-    y = np.cumsum(np.random.default_rng(0).normal(size=(500, 2)), axis=0)
-    np.testing.assert_allclose(ratio(y, 20), defined(y, 20, 100), rtol=1e-9)
-    np.testing.assert_allclose(ratio(np.arange(5000.0), 20), defined(np.arange(5000.0)[:, None], 20, 100), rtol=1e-9)
-
-
-def test_a_random_order_has_ratio_one_on_average_and_a_sorted_one_the_batch_size():
-    y = np.repeat(np.arange(10), 400)
-    ratios = [ratio(np.random.default_rng(seed).permutation(y), 20) for seed in range(12)]
-    assert abs(np.mean(ratios) - 1) < 4 * np.std(ratios) / np.sqrt(12) + 0.01
-    assert ratio(y, 20) == pytest.approx(20, rel=0.01)
-    assert ratio(np.zeros(300, dtype=int), 20) == 1.0
 
 
 def measured(data: sk.Dataset, mix: int, lanes: int, batch: int) -> float:
@@ -96,6 +48,30 @@ def test_the_estimate_for_the_stream_is_near_what_its_batches_show(mix, lanes, b
     estimate = stream_ratio(data, mix, lanes, batch)
     assert estimate == pytest.approx(measured(data, mix, lanes, batch), rel=0.4)
     assert stream_ratio(data, 100, lanes, batch) == 1.0  # all chunks are mixed
+
+
+@pytest.mark.parametrize("labels", [None, "{}"])
+def test_a_random_order_has_ratio_one_on_average_and_a_sorted_one_the_batch_size(labels):
+    y = np.repeat(np.arange(10), 2000)
+    y = y if labels is None else np.array([labels.format(value) for value in y], dtype=object)
+    ratios = [stream_ratio(dataset(np.random.default_rng(seed).permutation(y)), 1, 1, 50) for seed in range(12)]
+    assert abs(np.mean(ratios) - 1) < 4 * np.std(ratios) / np.sqrt(12) + 0.01
+    assert stream_ratio(dataset(y), 1, 1, 50) == pytest.approx(50, rel=0.1)
+    assert stream_ratio(dataset(np.zeros(300, dtype=int)), 1, 1, 50) == 1.0
+
+
+def test_a_small_last_chunk_is_no_order():
+    """Its label mean is far from the others' by chance."""
+    for seed in range(20):
+        y = np.random.default_rng(seed).permutation(np.repeat(np.arange(4), 501)[:2002])
+        assert stream_ratio(dataset(y, 400), 1, 1, 256) < 2
+
+
+def test_rows_without_a_label_are_left_out():
+    y = np.repeat(np.arange(10.0), 400)
+    gaps = np.where(np.arange(len(y)) % 100 == 7, np.nan, y)
+    assert stream_ratio(dataset(gaps), 1, 1, 50) == pytest.approx(stream_ratio(dataset(y), 1, 1, 50), rel=0.02)
+    assert stream_ratio(dataset(np.full(400, np.nan)), 1, 1, 50) is None
 
 
 def test_training_is_warned_of_sorted_rows_and_not_of_shuffled_ones(tmp_path):
