@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamkern.errors import DataError, StorageError, UsageError
-from streamkern.formats import write_parquet
 from streamkern.formats.open_tables import open_tables
+from streamkern.formats.parquet import write_parquet
 from streamkern.testing.source import read_all
 
 

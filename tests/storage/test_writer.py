@@ -31,8 +31,8 @@ import pytest
 
 import streamkern as sk
 from streamkern.costs.machine_speed import SpeedMeasurements
-from streamkern.formats import write_parquet
 from streamkern.formats.open_tables import open_tables
+from streamkern.formats.parquet import write_parquet
 from streamkern.ingestion import ingest as ingest_module
 from streamkern.ingestion.ingest import ingest
 from streamkern.registry.registry_storage import DirectoryStore
