@@ -19,6 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from streamkern.errors import CorruptChunkError, StorageError
 from streamkern.formats.parquet_footer import DICTIONARY, NULLS, PAGES, SIZE, VALUES, Chunks, read_chunks
+from streamkern.redaction import redacted
 from streamkern.sources.arrow import pa, pq
 from streamkern.sources.remote_store import Remote, Retry, is_remote, object_version, reread, without_query
 from streamkern.storage.untrusted_files import (
@@ -80,18 +81,11 @@ class DatasetFiles:
         else:
             self._fs = LocalFileSystem()
             root = self._fs._strip_protocol(url)
-        try:
+        self._root = root
+        with storage_errors(
+            redacted(url), "a directory or glob that can be listed", "the files cannot be listed", "check the path"
+        ):
             found = _find(self._fs, root)
-            self._root = root
-        except StorageError:
-            raise
-        except OSError as error:
-            raise StorageError(
-                f"the files cannot be listed: {error}",
-                where=url,
-                expected="a directory or glob that can be listed",
-                remedy="check the path",
-            ) from None
         if not found:
             raise StorageError(
                 "there are no parquet files here",
@@ -206,7 +200,7 @@ class DatasetFiles:
     def _require_rows(self, file: DataFile, groups: Sequence[int], found: int) -> None:
         rows = sum(file.rows[g] for g in groups)
         if found != rows:
-            raise self._changed(file, f"{found} rows in row groups {list(groups)} instead of {rows}")
+            raise changed_error(file.path, f"{found} rows in row groups {list(groups)} instead of {rows}")
 
     @contextmanager
     def _explaining(self, file: DataFile, groups: Sequence[int], columns: Sequence[str]) -> Iterator[None]:
@@ -274,7 +268,7 @@ class DatasetFiles:
         if not isinstance(self._fs, Remote):
             size = os.stat(file.address).st_size
             if size != file.size:
-                raise self._changed(file, f"{size} bytes instead of {file.size}")
+                raise changed_error(file.path, f"{size} bytes instead of {file.size}")
         stream = self._fs.open(file.address, file.size) if isinstance(self._fs, Remote) else file.address
         return pq.ParquetFile(
             stream, metadata=footer.metadata, page_checksum_verification=True, pre_buffer=pre_buffer,
@@ -290,14 +284,6 @@ class DatasetFiles:
             except Exception as alone:
                 return group, alone
         return groups[0], error
-
-    def _changed(self, file: DataFile, what: str) -> StorageError:
-        return StorageError(
-            f"the file has changed since the dataset was opened: {what}",
-            where=file.path,
-            expected="files that do not change while they are read",
-            remedy="open the dataset again; if this file is truncated, restore it first",
-        )
 
     def _describe(self, address: str, name: str, info: dict[str, Any]) -> DataFile:
         path = self._fs.name(address) if isinstance(self._fs, Remote) else address
@@ -336,7 +322,7 @@ class DatasetFiles:
                 tail = stream.read(length + 8)
             digest = hashlib.sha256(tail).hexdigest()
             if expected not in (None, digest):
-                raise pa.ArrowInvalid("the file has changed since the dataset was opened: its footer differs")
+                raise changed_error(path, "the footer differs")
             metadata = pq.read_metadata(pa.BufferReader(tail))
             paths = [metadata.schema.column(j).path for j in range(len(metadata.schema))]
             return _Footer(metadata, paths, read_chunks(tail[:-8], len(paths))), digest

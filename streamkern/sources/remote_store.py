@@ -348,6 +348,11 @@ class RemoteFile(io.RawIOBase):
         self._at = stop
         return found
 
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
 
 _EXTRAS = {
     "s3": "pip install 'streamkern[s3]'",
