@@ -147,13 +147,19 @@ class DatasetFiles:
                 found[name] = True if before or gaps else None if before is None or not known else False
         return found
 
-    def values_in_lists(self, file: DataFile, column: str) -> list[tuple[int, int]]:
-        """Return (rows, values) of a list column in each row group, from the footer."""
-        footer = self._footer(file)
-        leaf = next(
-            j for j, name in enumerate(footer.paths) if name.split(".")[0] == column or name.startswith(f"{column}.")
-        )
-        return list(zip(footer.chunks.rows, footer.chunks.numbers[:, leaf, VALUES].tolist(), strict=True))
+    def list_width(self, column: str) -> int:
+        """Return the values in a row of a list column, from the footer of the first row group with rows."""
+        for file in self.files:
+            footer = self._footer(file)
+            leaf = next(
+                j
+                for j, name in enumerate(footer.paths)
+                if name.split(".")[0] == column or name.startswith(f"{column}.")
+            )
+            for rows, values in zip(footer.chunks.rows, footer.chunks.numbers[:, leaf, VALUES].tolist(), strict=True):
+                if rows:
+                    return max(1, round(int(values) / rows))
+        return 1
 
     def read(
         self, file: DataFile, groups: Sequence[int], columns: Sequence[str], words: Sequence[str] = ()
@@ -232,13 +238,6 @@ class DatasetFiles:
     ) -> pa.Table:
         with self._opened(file, self.remote, words) as opened:
             return opened.read_row_groups(list(groups), columns=list(columns), use_threads=False)
-
-    def first(self, file: DataFile, column: str, rows: int) -> list[Any]:
-        """Return the first values of a column of a file with rows, reading only their pages."""
-        with self._opened(file, False, ()) as opened:
-            for batch in opened.iter_batches(rows, columns=[column], use_threads=False):
-                return list(batch.column(0).to_pylist())
-        return []
 
     def pages(self, file: DataFile, columns: Sequence[str]) -> int:
         """Return bytes of pages that ``batches`` holds: of each column one, with its dictionary, stored and decoded.
