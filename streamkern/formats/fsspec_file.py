@@ -17,7 +17,13 @@ from streamkern.errors import DataError, StorageError
 from streamkern.redaction import redacted
 from streamkern.sources.arrow import pa
 from streamkern.sources.remote_store import Remote, is_remote, object_version
-from streamkern.storage.untrusted_files import changed_error, file_stamp, not_visible_error, storage_errors
+from streamkern.storage.untrusted_files import (
+    changed_error,
+    file_stamp,
+    missing_path_error,
+    not_visible_error,
+    storage_errors,
+)
 
 _READ_AHEAD = 1 << 20
 """Smallest number of bytes of a request for a remote file."""
@@ -66,12 +72,7 @@ class TableFile:
         try:
             self._stamp = self._found()
         except FileNotFoundError as error:
-            raise StorageError(
-                "there is no such file",
-                where=self.path,
-                expected="a file",
-                remedy=f"check the path; relative paths start at {os.getcwd()}",
-            ) from error
+            raise missing_path_error(self.path, "a file") from error
         except (KeyError, TypeError) as error:
             raise StorageError(
                 "the store does not say how large the file is",

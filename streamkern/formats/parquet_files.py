@@ -18,7 +18,7 @@ import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 
 from streamkern.errors import CorruptChunkError, StorageError
-from streamkern.formats.parquet_footer import DICTIONARY, NULLS, PAGES, SIZE, VALUES, Chunks, read_chunks
+from streamkern.formats.parquet_footer import DICTIONARY, NULLS, PAGES, SIZE, VALUES, Chunks, page_bytes, read_chunks
 from streamkern.redaction import redacted
 from streamkern.sources.arrow import pa, pq
 from streamkern.sources.remote_store import Remote, Retry, is_remote, object_version, reread, without_query
@@ -257,7 +257,7 @@ class DatasetFiles:
                 for at in (numbers[DICTIONARY], numbers[PAGES]):
                     if at >= 0:
                         stream.seek(at)
-                        page = max(_page_bytes(stream.read(header)), 2 * usual)  # pages after a dictionary are larger
+                        page = max(page_bytes(stream.read(header)), 2 * usual)  # pages after a dictionary are larger
                         held += min(page, 2 * numbers[SIZE])
                 held += _BUFFER
         return held
@@ -345,24 +345,6 @@ class DatasetFiles:
             while len(self._footers) > most:
                 del self._footers[next(iter(self._footers))]
         return footer, digest
-
-
-def _page_bytes(header: bytes) -> int:
-    """Return bytes of a page, decoded and stored: the second and third field of its header in Thrift's compact form.
-
-    A field is a byte, and here an integer in groups of seven bits, the lowest first, doubled for its sign.
-    """
-    fields, value, shift = [], 0, -1
-    for byte in header:
-        if shift < 0:  # the field's byte
-            shift = 0
-            continue
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            fields.append(value >> 1)
-            value, shift = 0, -1
-    return sum(fields[1:3])
 
 
 def _widest(footer: _Footer, schema: pa.Schema) -> tuple[int, ...]:

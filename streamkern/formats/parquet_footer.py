@@ -8,6 +8,7 @@ same where it reads rows, and raises. A footer is a struct in Thrift's compact p
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,6 @@ class _Kind:
     BOOLS = 1, 2
     BYTE = 3
     INTEGERS = 4, 5, 6
-    LONG = 6
     DOUBLE = 7
     TEXT = 8
     LISTS = 9, 10
@@ -57,7 +57,7 @@ def read_chunks(footer: bytes, columns: int) -> Chunks:
             for part, inside in reader.fields():
                 if (part, inside) == (1, _Kind.LISTS[0]):
                     chunks = [_numbers(reader.value(_Kind.STRUCT)) for _ in range(reader.items()[0])]
-                elif (part, inside) == (3, _Kind.LONG):
+                elif part == 3 and inside in _Kind.INTEGERS:
                     count = reader.value(inside)
                 else:
                     reader.value(inside)
@@ -67,6 +67,16 @@ def read_chunks(footer: bytes, columns: int) -> Chunks:
     if min(rows, default=0) < 0 or numbers[:, :, :DICTIONARY].min(initial=0) < 0:
         raise ValueError("a row group lacks its number of rows, or a column chunk is encrypted or lacks its metadata")
     return Chunks(tuple(rows), numbers)
+
+
+def page_bytes(header: bytes) -> int:
+    """Return bytes of a page, decoded and stored: fields 2 and 3 of its header; 0 if that is damaged."""
+    reader = _Reader(header)
+    try:
+        sizes = [reader.value(kind) for _, kind in islice(reader.fields(), 3)][1:]
+        return sum(sizes)
+    except (IndexError, TypeError, ValueError):
+        return 0
 
 
 def _numbers(chunk: dict[int, Any]) -> list[int]:
@@ -114,10 +124,9 @@ class _Reader:
         return head >> 4 if head < 0xF0 else self._varint(), head & 15
 
     def value(self, kind: int, in_list: bool = False) -> Any:
-        """A struct's values by their number, and an integer of 64 bits; of other kinds None."""
+        """A struct's values by their number, and an integer; of other kinds None."""
         if kind in _Kind.INTEGERS:
-            number = self._integer()
-            return number if kind == _Kind.LONG else None
+            return self._integer()
         if kind == _Kind.STRUCT:
             return {key: self.value(inside) for key, inside in self.fields()}
         if kind in _Kind.LISTS:

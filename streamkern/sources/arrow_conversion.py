@@ -177,8 +177,7 @@ def _categories(values: pa.ChunkedArray, coded: bool, words: dict[float, str] | 
     texts = texts_of(known)
     if written and not coded:
         texts = [None if text in _markers() else text for text in texts]
-    max_words = 10_000  # of a column, kept for messages and names of features
-    numbers = codes_of(texts, coded, words, max_words)
+    numbers = codes_of(texts, coded, words)
     return np.asarray(np.append(numbers, np.nan)[places])
 
 
