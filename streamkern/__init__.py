@@ -94,7 +94,9 @@ if TYPE_CHECKING:
         corollary_1 as corollary_1,
         default_features as default_features,
     )
-    from streamkern.formats import Retry as Retry, write_parquet as write_parquet, write_zarr as write_zarr
+    from streamkern.formats import Retry as Retry
+    from streamkern.formats.parquet import write_parquet as write_parquet
+    from streamkern.formats.training_zarr import write_zarr as write_zarr
     from streamkern.ingestion.ingest import ingest as ingest
     from streamkern.sources.schema import Schema as Schema
     from streamkern.updates.update_model import update_model as update_model
@@ -134,7 +136,9 @@ _NAMES = {
     "streamkern.solvers": (
         "SGD SVRG Direct EigenPro EigenPro1 EigenPro2 Falkon GradientDescent Logistic corollary_1 default_features"
     ),
-    "streamkern.formats": "Retry write_parquet write_zarr",
+    "streamkern.formats": "Retry",
+    "streamkern.formats.parquet": "write_parquet",
+    "streamkern.formats.training_zarr": "write_zarr",
     "streamkern.ingestion.ingest": "ingest",
     "streamkern.sources.schema": "Schema",
     "streamkern.updates.update_model": "update_model",

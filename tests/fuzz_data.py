@@ -39,8 +39,10 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import streamkern as sk
-from streamkern.formats import parquet_footer, write_parquet, write_zarr
+from streamkern.formats import parquet_footer
 from streamkern.formats.open_tables import open_tables
+from streamkern.formats.parquet import write_parquet
+from streamkern.formats.training_zarr import write_zarr
 from streamkern.ingestion.array_files import READERS
 from streamkern.memory import resident_bytes
 from tests.fuzz_artifacts import ACCIDENTS, measured, mutate

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import streamkern as sk
-from streamkern import formats
 from streamkern.defaults import RADIAL_NAMES
 from streamkern.kernels import RADIAL_KERNELS
 
@@ -92,21 +91,6 @@ def test_rows_of_one_array_are_read_without_arrow_and_columns_load_it_when_they_
     assert "pyarrow" not in loaded(f"{wide}\nrows.source.read(0)")[1]
     columns = STORED.format(path=tmp_path / "columns.zarr", arrays="dict(a=X[:, 0], y=X[:, 1])")
     assert "pyarrow" in loaded(columns)[1]
-
-
-def test_the_formats_are_listed_once_for_each_reader():
-    tree = ast.parse(Path(str(formats.__file__)).read_text())
-    (types,) = (node for node in tree.body if isinstance(node, ast.If))
-    shown = {
-        str(node.module).rpartition(".")[2]: tuple(a.name for a in node.names)
-        for node in types.body
-        if isinstance(node, ast.ImportFrom)
-    }
-    assert shown == formats._LATE
-    assert set(formats.__all__) <= set(dir(formats))
-    assert {name: getattr(formats, name).__name__ for name in formats.__all__} == {n: n for n in formats.__all__}
-    with pytest.raises(AttributeError, match="no attribute 'open_nothing'"):
-        formats.open_nothing  # noqa: B018
 
 
 COLLECTIONS = """

@@ -28,6 +28,7 @@ from streamkern.data.row_selection import (
     selected_blocks,
 )
 from streamkern.data.splits import (
+    Stored,
     columns_of,
     expanding_windows,
     rows_where,
@@ -400,8 +401,7 @@ class Dataset:
             UsageError: the condition cannot be read.
             DataError: there is no such column, or no row satisfies it.
         """
-        columns = columns_of(*self._role_sources, self.source)
-        rule = rows_where(condition, columns, int(self.source.bounds[-1]), self.rules)
+        rule = rows_where(condition, self._stored_columns, int(self.source.bounds[-1]), self.rules)
         return self._selecting(rule, condition)
 
     def row_ids(self) -> Iterator[IntArray]:
@@ -425,15 +425,15 @@ class Dataset:
         return made
 
     @property
-    def _role_sources(self) -> list[Source]:
-        return [] if self.roles is None else [self.roles.source]
+    def _stored_columns(self) -> dict[str, Stored]:
+        return columns_of(*([] if self.roles is None else [self.roles.source]), self.source)
 
     def _folds(self, count: int) -> Folds | None:
         """Folds of rows with a time or a group; None where a hash of the id decides."""
         return None if self.roles is None else self.roles.folds(self.rules, count)
 
     def _roles_by(self, column: str) -> RowRoles:
-        columns = columns_of(*self._role_sources, self.source)
+        columns = self._stored_columns
         if not isinstance(column, str) or column not in columns:
             raise unknown_name_error("column", str(column), columns, "split(by=...)")
         stored = columns[column]

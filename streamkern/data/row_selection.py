@@ -164,28 +164,26 @@ def draw_ids(
     """
     ids = np.empty(0, dtype=np.int64)
     hashes = np.empty(0, dtype=np.uint64)
-    waiting, count = [(ids, hashes)], 0
+    waiting, count = [(hashes, ids)], 0
     for block in selected_blocks(rules, 0, n_rows):
         h = row_hash(block, *key)
         if len(ids) == k:  # then only smaller hashes than the last can still enter
             near = h < hashes.max(initial=0)
             block, h = block[near], h[near]
-        waiting.append((block, h))
+        waiting.append((h, block))
         count += len(block)
         if count > max(k, _ID_BLOCK):
-            ids, hashes = _least(waiting, k)
-            waiting, count = [(ids, hashes)], 0
-    ids, hashes = _least(waiting, k)
-    order = np.argsort(hashes)
-    return ids[order], hashes[order]
-
-
-def _least(parts: list[tuple[IntArray, NDArray[np.uint64]]], k: int) -> tuple[IntArray, NDArray[np.uint64]]:
-    ids, hashes = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    if len(ids) > k:
-        keep = np.argpartition(hashes, max(k - 1, 0))[:k]
-        ids, hashes = ids[keep], hashes[keep]
+            hashes, ids = smallest(waiting, k)
+            waiting, count = [(hashes, ids)], 0
+    hashes, ids = smallest(waiting, k)
     return ids, hashes
+
+
+def smallest(parts: Sequence[tuple[NDArray[Any], IntArray]], k: int) -> tuple[NDArray[Any], IntArray]:
+    """Return the k smallest keys (k,), ascending, and their ids, of parts of both; of equal keys by id."""
+    keys, ids = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    order = np.lexsort((ids, keys))[:k]
+    return keys[order], ids[order]
 
 
 def sample_rule(rules: Sequence[SelectionRule], n_rows: int, k: int, key: tuple[int, ...]) -> Rule:

@@ -147,14 +147,24 @@ def rows_where(
         UsageError: the condition is not comparisons of columns with values, joined by ``and``, ``or`` and ``not``.
         DataError: there is no such column.
     """
-    test, names = _compiled(condition, columns)
+    tree, names = _parsed(condition), dict[str, None]()
+
+    def noted(name: str) -> Array:
+        names[name] = None
+        return np.empty(0)
+
+    try:
+        _satisfied(tree, columns, noted)  # the names in it, and its errors, before rows are read
+    except _NotACondition as error:
+        raise _unreadable(condition, error) from error
     readers = {id(columns[name].source): _Ascending(columns[name].source) for name in names}
 
     def kept() -> Iterator[tuple[IntArray, Any]]:
         for ids in selected_blocks(rules, 0, rows):
             if len(ids):
                 read = {key: reader.rows(ids) for key, reader in readers.items()}
-                yield ids, test({n: read[id(columns[n].source)][:, columns[n].position] for n in names})
+                values = {n: read[id(columns[n].source)][:, columns[n].position] for n in names}
+                yield ids, _satisfied(tree, columns, values.__getitem__)
 
     return RowBitmap.of(rows, kept())
 
@@ -175,20 +185,11 @@ class _Ascending:
         return np.concatenate(parts)
 
 
-Test = Callable[[Mapping[str, Array]], Any]
 _COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Lt: np.less, ast.LtE: np.less_equal, ast.Gt: np.greater, ast.GtE: np.greater_equal, ast.Eq: np.equal,
     ast.NotEq: np.not_equal, ast.In: np.isin, ast.NotIn: lambda x, values: ~np.isin(x, values),
 }  # fmt: skip
 _MIRRORED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE, ast.Eq: ast.Eq, ast.NotEq: ast.NotEq}
-
-
-def _compiled(condition: str, columns: Mapping[str, Stored]) -> tuple[Test, list[str]]:
-    names: list[str] = []
-    try:
-        return _test(_parsed(condition), columns, names), list(dict.fromkeys(names))
-    except _NotACondition as error:
-        raise _unreadable(condition, error) from error
 
 
 def _parsed(condition: str) -> ast.expr:
@@ -211,32 +212,30 @@ class _NotACondition(Exception):
     pass
 
 
-def _test(node: ast.expr, columns: Mapping[str, Stored], names: list[str]) -> Test:
+def _satisfied(node: ast.expr, columns: Mapping[str, Stored], read: Callable[[str], Array]) -> Any:
+    """The mask (n,) of the rows that satisfy a condition, from the columns' values; ``read`` has them by name."""
     if isinstance(node, ast.BoolOp):
-        parts = [_test(each, columns, names) for each in node.values]
         join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
-        return lambda read: join.reduce([part(read) for part in parts])
+        return join.reduce([_satisfied(each, columns, read) for each in node.values])
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        inner = _test(node.operand, columns, names)
-        return lambda read: ~inner(read)
+        return ~_satisfied(node.operand, columns, read)
     if not isinstance(node, ast.Compare):
         raise _NotACondition(f"{ast.unparse(node)!r} is no comparison")
     parts, left = [], node.left
     for op, right in zip(node.ops, node.comparators, strict=True):
-        parts.append(_comparison(left, op, right, columns, names))
+        parts.append(_compared(left, op, right, columns, read))
         left = right
-    return lambda read: np.logical_and.reduce([part(read) for part in parts])
+    return np.logical_and.reduce(parts)
 
 
-def _comparison(
-    left: ast.expr, op: ast.cmpop, right: ast.expr, columns: Mapping[str, Stored], names: list[str]
-) -> Test:
+def _compared(
+    left: ast.expr, op: ast.cmpop, right: ast.expr, columns: Mapping[str, Stored], read: Callable[[str], Array]
+) -> Any:
     kind, name = type(op), _name(left, columns)
     if name is None:
         kind, name, right = _MIRRORED.get(kind, ast.Is), _name(right, columns), left
     if name is None or kind not in _COMPARISONS:
         raise _NotACondition(f"{ast.unparse(left)!r} is not compared with a value")
-    names.append(name)
     try:
         given = ast.literal_eval(right)
     except (ValueError, TypeError) as error:
@@ -248,13 +247,8 @@ def _comparison(
     if column.text and kind not in (ast.Eq, ast.NotEq, ast.In, ast.NotIn):
         raise _NotACondition(f"{name!r} is text, which is equal or not")
     wanted = np.array([_number(value, column, name) for value in given]) if several else _number(given, column, name)
-    compare = _COMPARISONS[kind]
-
-    def test(read: Mapping[str, Array]) -> Any:
-        x = read[name]  # 0.1 equals a float32 value that was rounded from 0.1
-        return compare(x, np.asarray(wanted, x.dtype) if x.dtype.kind == "f" else wanted) & ~np.isnan(x)
-
-    return test
+    x = read(name)  # 0.1 equals a float32 value that was rounded from 0.1
+    return _COMPARISONS[kind](x, np.asarray(wanted, x.dtype) if x.dtype.kind == "f" else wanted) & ~np.isnan(x)
 
 
 def _name(node: ast.expr, columns: Mapping[str, Stored]) -> str | None:

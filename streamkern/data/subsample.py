@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkern.data.filtered_source import FilteredSource
-from streamkern.data.row_selection import SelectionRule
+from streamkern.data.row_selection import SelectionRule, smallest
 from streamkern.errors import DataError, UsageError
 from streamkern.rng import row_hash
 from streamkern.sources.base import Source
@@ -113,9 +113,9 @@ def weighted_sample(
         waiting.append((-np.log(u) / w, some))
         count += len(some)
         if count > rows + _WAITING_ROWS:
-            best, ids = _ahead(waiting, rows)
+            best, ids = smallest(waiting, rows)
             waiting, count = [(best, ids)], len(ids)
-    _, ids = _ahead(waiting, rows)
+    _, ids = smallest(waiting, rows)
     if len(ids) < rows:
         raise UsageError(
             f"Only {len(ids)} rows have a positive weight.",
@@ -155,12 +155,6 @@ def read_rows(source: Source, ids: IntArray) -> Rows:
         local = ids[chunks == number] - int(source.bounds[number])
         pieces.append(rows.each(itemgetter(local)))
     return joined_blocks(pieces)
-
-
-def _ahead(waiting: list[tuple[Array, IntArray]], rows: int) -> tuple[Array, IntArray]:
-    keys, ids = (np.concatenate(arrays) for arrays in zip(*waiting, strict=True))
-    order = np.lexsort((ids, keys))[:rows]
-    return keys[order], ids[order]
 
 
 def _first(

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streamkern.data.large_offsets import has_large_offset
-from streamkern.defaults import MAX_TARGET_OFFSET, UNLIKE_SCALE_RATIO
+from streamkern.defaults import MAX_OFFSET, MAX_TARGET_OFFSET, UNLIKE_SCALE_RATIO
 from streamkern.errors import DataError
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
@@ -233,6 +232,11 @@ class Indicators(Continuous):
     def decided(self, F: Array) -> IntArray:
         """Return zeros and ones predicted from outputs (n, L), shape (n, L)."""
         return ((np.array(self.cuts) if self.cuts else 0.5) < F).astype(np.int64)
+
+
+def has_large_offset(mean: Array, spread: Array, least: float = MAX_OFFSET) -> Array:
+    """Return a mask of the columns with an offset: |mean| > ``least`` standard deviations."""
+    return np.abs(mean) > least * spread
 
 
 def not_finite_target(where: str) -> DataError:

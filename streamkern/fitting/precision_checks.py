@@ -22,8 +22,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from streamkern.data.dataset import Dataset
-from streamkern.data.large_offsets import has_large_offset
 from streamkern.data.statistics import Statistics
+from streamkern.data.targets import has_large_offset
 from streamkern.defaults import (
     CHECKED_CENTERS,
     CHECKED_PAIRS_PER_CENTER,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamkern.errors import UsageError
 from streamkern.sources.array_source import ArraySource
@@ -14,43 +13,13 @@ from streamkern.sources.input_types import is_dask_frame, is_lazy_frame, is_tabl
 from streamkern.sources.remote_store import Retry
 from streamkern.sources.schema import Schema
 from streamkern.sources.weighted_source import TargetedSource, WeightedSource
-from streamkern.startup import paused_collector
-
-if TYPE_CHECKING:
-    from streamkern.formats.parquet import ParquetSource, write_parquet
-    from streamkern.formats.training_zarr import write_zarr
-    from streamkern.formats.zarr import ZarrSource
 
 __all__ = [
     "ArraySource",
-    "ParquetSource",
     "Retry",
     "Source",
-    "ZarrSource",
     "wrap",
-    "write_parquet",
-    "write_zarr",
 ]
-
-_LATE = {
-    "parquet": ("ParquetSource", "write_parquet"),
-    "zarr": ("ZarrSource",),
-    "training_zarr": ("write_zarr",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a format at its first use, since importing Arrow and zarr takes a quarter of a second."""
-    for module, names in _LATE.items():
-        if name in names:
-            with paused_collector():
-                found = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
-            return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
 
 
 def wrap(

@@ -10,11 +10,12 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
-from streamkern.errors import DataError, StorageError, UsageError
+from streamkern.errors import DataError, UsageError
 from streamkern.formats.arrow_tables import FrameSource
 from streamkern.sources.array_source import ArraySource
 from streamkern.sources.column_roles import Request
 from streamkern.sources.format_rules import as_rows, as_target, check_chunk
+from streamkern.storage.untrusted_files import storage_errors
 from streamkern.storage.value_digest import digest
 from streamkern.types import Array, Rows
 
@@ -70,17 +71,13 @@ class DaskArraySource(ArraySource):
         return f"Dask array {self._X.name}, block {self._blocks[chunk]}, rows {a} to {b - 1}"
 
     def _compute(self, array: da.Array, chunk: int) -> Array:
-        try:
+        with storage_errors(
+            self.where(chunk),
+            "a graph that computes without a cluster's futures",
+            "computing a block failed",
+            "compute this block by hand to see the traceback; do not pass arrays persisted on a cluster",
+        ):
             return np.asarray(array.blocks[self._blocks[chunk]].compute(scheduler="synchronous"))
-        except MemoryError:
-            raise
-        except Exception as error:  # the user's graph may raise anything
-            raise StorageError(
-                f"computing a block failed: {type(error).__name__}: {error}",
-                where=self.where(chunk),
-                expected="a graph that computes without a cluster's futures",
-                remedy="compute this block by hand to see the traceback; do not pass arrays persisted on a cluster",
-            ) from error
 
 
 def require_known(array: da.Array, name: str) -> None:
@@ -96,19 +93,15 @@ def require_known(array: da.Array, name: str) -> None:
 
 def dask_frame(frame: Any, request: Request) -> FrameSource:
     """Open a Dask frame with one partition as a chunk. All partitions are computed once to count rows and gaps."""
-    try:
+    with storage_errors(
+        "Dask frame",
+        "a frame whose partitions can be computed",
+        "computing the frame failed",
+        "compute a partition by hand to see the traceback",
+    ):
         counted = [_counted(_compute_partition(frame, i)) for i in range(frame.npartitions)]
         # A column of objects without values has no recognisable type.
         example = frame._meta_nonempty[:1]
-    except MemoryError:
-        raise
-    except Exception as error:  # the graph may raise anything
-        raise StorageError(
-            f"computing the frame failed: {type(error).__name__}: {error}",
-            where="Dask frame",
-            expected="a frame whose partitions can be computed",
-            remedy="compute a partition by hand to see the traceback",
-        ) from error
     largest = max((size for _, _, size in counted), default=0)
     pieces = [partial(_compute_partition, frame, i) for i in range(frame.npartitions)]
     name = f"Dask frame {frame._name}"

@@ -16,8 +16,14 @@ from typing import Any, BinaryIO, cast
 from streamkern.errors import DataError, StorageError
 from streamkern.redaction import redacted
 from streamkern.sources.arrow import pa
-from streamkern.sources.remote_store import Remote, RemoteFile, is_remote, object_version
-from streamkern.storage.untrusted_files import changed_error, file_stamp, not_visible_error, storage_errors
+from streamkern.sources.remote_store import Remote, is_remote, object_version
+from streamkern.storage.untrusted_files import (
+    changed_error,
+    file_stamp,
+    missing_path_error,
+    not_visible_error,
+    storage_errors,
+)
 
 _READ_AHEAD = 1 << 20
 """Smallest number of bytes of a request for a remote file."""
@@ -27,13 +33,6 @@ COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 """Endings of compressed files, which are read decompressed."""
 
 _OPENERS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-
-
-class _Readable(RemoteFile):
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
 
 class _Forwards:
@@ -73,12 +72,7 @@ class TableFile:
         try:
             self._stamp = self._found()
         except FileNotFoundError as error:
-            raise StorageError(
-                "there is no such file",
-                where=self.path,
-                expected="a file",
-                remedy=f"check the path; relative paths start at {os.getcwd()}",
-            ) from error
+            raise missing_path_error(self.path, "a file") from error
         except (KeyError, TypeError) as error:
             raise StorageError(
                 "the store does not say how large the file is",
@@ -167,7 +161,7 @@ class TableFile:
         def stored() -> Any:
             if self._remote is None:
                 return self.unchanged()
-            return io.BufferedReader(_Readable(self._remote, self._remote.root, self.size), _READ_AHEAD)
+            return io.BufferedReader(self._remote.open(self._remote.root, self.size), _READ_AHEAD)
 
         if self._packed == ".zst":
             return pa.input_stream(stored(), compression="zstd")
@@ -181,12 +175,7 @@ class TableFile:
             raise not_visible_error(self.path)
         size = os.stat(self.path).st_size
         if size != self.size:
-            raise StorageError(
-                f"the file has changed since it was opened: {size} bytes instead of {self.size}",
-                where=self.path,
-                expected="files that do not change while they are read",
-                remedy="open it again; if it is truncated, restore it first",
-            )
+            raise changed_error(self.path, f"{size} bytes instead of {self.size}")
         return self.path
 
     def read(self, start: int, size: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,25 +23,18 @@ FEATURE_NAMES = ("X", "features", "data", "images")
 """Names by which the features are recognised among several arrays, in order of preference."""
 
 
-class Declared(Protocol):
-    """The metadata of an array: shape (n, ...), and dtype, ``object`` for strings of variable width."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def dtype(self) -> Any: ...
-
-
 class Unpacked(NamedTuple):
-    """The metadata of an array as it is read, after its numbers are unpacked."""
+    """Shape (n, ...) and dtype of an array as it is read, after its numbers are unpacked."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
 
 class StoredRows(ABC):
-    """A stored array that is read by rows; picklable and thread-safe. ``where`` is its file and name."""
+    """A stored array that is read by rows; picklable and thread-safe. ``where`` is its file and name.
+
+    Strings of variable width have the dtype ``object``.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -68,7 +61,7 @@ def may_be_read(name: str, arrays: Container[str], request: Request) -> bool:
 
 
 def roles_of(
-    arrays: Mapping[str, Declared],
+    arrays: Mapping[str, Unpacked | StoredRows],
     request: Request,
     path: str,
     where: Callable[[str], str],
@@ -105,7 +98,7 @@ def roles_of(
     return choose_columns(fields, request, path, names=names)
 
 
-def require_unstructured(arrays: Mapping[str, Declared], where: Callable[[str], str]) -> None:
+def require_unstructured(arrays: Mapping[str, Unpacked | StoredRows], where: Callable[[str], str]) -> None:
     """Raise DataError for an array of records with named fields."""
     for name, array in arrays.items():
         if np.dtype(array.dtype).names is not None:
@@ -118,7 +111,7 @@ def require_unstructured(arrays: Mapping[str, Declared], where: Callable[[str], 
             )
 
 
-def _field(where: str, array: Declared) -> Field:
+def _field(where: str, array: Unpacked | StoredRows) -> Field:
     dtype = np.dtype(array.dtype)
     field = Field(where, f"{dtype}{list(array.shape)}", dtype, tuple(array.shape[1:]))
     kind = None if field.wide else kind_of_array(dtype)

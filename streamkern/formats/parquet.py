@@ -84,7 +84,7 @@ def _source(files: DatasetFiles, url: str, request: Request) -> ParquetSource:
     layout = "format" in notes and "X" in fields  # files of write_parquet, whose other columns are targets or weights
     for name, field in fields.items():
         fields[name] = replace(field, by_name_only=name in partitions or (layout and name != "X"))
-    roles = choose_columns(fields, request, first.path, names=notes.get("columns"), width=partial(_list_width, files))
+    roles = choose_columns(fields, request, first.path, names=notes.get("columns"), width=files.list_width)
     used = [*roles.stored, *dict(roles.non_features)]
     _require_alike(files.files, None if request.columns is None and not request.exclude else used, partitions, types)
     return ParquetSource(
@@ -202,7 +202,8 @@ class ParquetSource(TableSource):
         found: list[Any] = []
         if files and name not in self._partitions and not self._files.remote:
             with suppress(pa.ArrowException, OSError, StorageError):  # reading reports the error, with its location
-                found = self._files.first(files[0], name, TEXT_SAMPLE)
+                tables = self._files.batches(files[0], range(len(files[0].rows)), [name], [], TEXT_SAMPLE)
+                found = next(tables).column(0).to_pylist()
         return [text for text in found if isinstance(text, str) and text]
 
     @cached_property
@@ -364,15 +365,6 @@ def _common_types(files: Sequence[DataFile]) -> dict[str, pa.DataType]:
             if field.name in types:
                 types[field.name] = common_type(types[field.name], field.type) or types[field.name]
     return types
-
-
-def _list_width(files: DatasetFiles, name: str) -> int:
-    """Take the counts of a footer's first row group with rows; read no values."""
-    for file in files.files:
-        for rows, values in files.values_in_lists(file, name):
-            if rows:
-                return max(1, round(values / rows))
-    return 1
 
 
 def _require_alike(

@@ -18,7 +18,8 @@ import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 
 from streamkern.errors import CorruptChunkError, StorageError
-from streamkern.formats.parquet_footer import DICTIONARY, NULLS, PAGES, SIZE, VALUES, Chunks, read_chunks
+from streamkern.formats.parquet_footer import DICTIONARY, NULLS, PAGES, SIZE, VALUES, Chunks, page_bytes, read_chunks
+from streamkern.redaction import redacted
 from streamkern.sources.arrow import pa, pq
 from streamkern.sources.remote_store import Remote, Retry, is_remote, object_version, reread, without_query
 from streamkern.storage.untrusted_files import (
@@ -80,18 +81,11 @@ class DatasetFiles:
         else:
             self._fs = LocalFileSystem()
             root = self._fs._strip_protocol(url)
-        try:
+        self._root = root
+        with storage_errors(
+            redacted(url), "a directory or glob that can be listed", "the files cannot be listed", "check the path"
+        ):
             found = _find(self._fs, root)
-            self._root = root
-        except StorageError:
-            raise
-        except OSError as error:
-            raise StorageError(
-                f"the files cannot be listed: {error}",
-                where=url,
-                expected="a directory or glob that can be listed",
-                remedy="check the path",
-            ) from None
         if not found:
             raise StorageError(
                 "there are no parquet files here",
@@ -153,13 +147,19 @@ class DatasetFiles:
                 found[name] = True if before or gaps else None if before is None or not known else False
         return found
 
-    def values_in_lists(self, file: DataFile, column: str) -> list[tuple[int, int]]:
-        """Return (rows, values) of a list column in each row group, from the footer."""
-        footer = self._footer(file)
-        leaf = next(
-            j for j, name in enumerate(footer.paths) if name.split(".")[0] == column or name.startswith(f"{column}.")
-        )
-        return list(zip(footer.chunks.rows, footer.chunks.numbers[:, leaf, VALUES].tolist(), strict=True))
+    def list_width(self, column: str) -> int:
+        """Return the values in a row of a list column, from the footer of the first row group with rows."""
+        for file in self.files:
+            footer = self._footer(file)
+            leaf = next(
+                j
+                for j, name in enumerate(footer.paths)
+                if name.split(".")[0] == column or name.startswith(f"{column}.")
+            )
+            for rows, values in zip(footer.chunks.rows, footer.chunks.numbers[:, leaf, VALUES].tolist(), strict=True):
+                if rows:
+                    return max(1, round(int(values) / rows))
+        return 1
 
     def read(
         self, file: DataFile, groups: Sequence[int], columns: Sequence[str], words: Sequence[str] = ()
@@ -206,7 +206,7 @@ class DatasetFiles:
     def _require_rows(self, file: DataFile, groups: Sequence[int], found: int) -> None:
         rows = sum(file.rows[g] for g in groups)
         if found != rows:
-            raise self._changed(file, f"{found} rows in row groups {list(groups)} instead of {rows}")
+            raise changed_error(file.path, f"{found} rows in row groups {list(groups)} instead of {rows}")
 
     @contextmanager
     def _explaining(self, file: DataFile, groups: Sequence[int], columns: Sequence[str]) -> Iterator[None]:
@@ -239,13 +239,6 @@ class DatasetFiles:
         with self._opened(file, self.remote, words) as opened:
             return opened.read_row_groups(list(groups), columns=list(columns), use_threads=False)
 
-    def first(self, file: DataFile, column: str, rows: int) -> list[Any]:
-        """Return the first values of a column of a file with rows, reading only their pages."""
-        with self._opened(file, False, ()) as opened:
-            for batch in opened.iter_batches(rows, columns=[column], use_threads=False):
-                return list(batch.column(0).to_pylist())
-        return []
-
     def pages(self, file: DataFile, columns: Sequence[str]) -> int:
         """Return bytes of pages that ``batches`` holds: of each column one, with its dictionary, stored and decoded.
 
@@ -264,7 +257,7 @@ class DatasetFiles:
                 for at in (numbers[DICTIONARY], numbers[PAGES]):
                     if at >= 0:
                         stream.seek(at)
-                        page = max(_page_bytes(stream.read(header)), 2 * usual)  # pages after a dictionary are larger
+                        page = max(page_bytes(stream.read(header)), 2 * usual)  # pages after a dictionary are larger
                         held += min(page, 2 * numbers[SIZE])
                 held += _BUFFER
         return held
@@ -274,7 +267,7 @@ class DatasetFiles:
         if not isinstance(self._fs, Remote):
             size = os.stat(file.address).st_size
             if size != file.size:
-                raise self._changed(file, f"{size} bytes instead of {file.size}")
+                raise changed_error(file.path, f"{size} bytes instead of {file.size}")
         stream = self._fs.open(file.address, file.size) if isinstance(self._fs, Remote) else file.address
         return pq.ParquetFile(
             stream, metadata=footer.metadata, page_checksum_verification=True, pre_buffer=pre_buffer,
@@ -290,14 +283,6 @@ class DatasetFiles:
             except Exception as alone:
                 return group, alone
         return groups[0], error
-
-    def _changed(self, file: DataFile, what: str) -> StorageError:
-        return StorageError(
-            f"the file has changed since the dataset was opened: {what}",
-            where=file.path,
-            expected="files that do not change while they are read",
-            remedy="open the dataset again; if this file is truncated, restore it first",
-        )
 
     def _describe(self, address: str, name: str, info: dict[str, Any]) -> DataFile:
         path = self._fs.name(address) if isinstance(self._fs, Remote) else address
@@ -336,7 +321,7 @@ class DatasetFiles:
                 tail = stream.read(length + 8)
             digest = hashlib.sha256(tail).hexdigest()
             if expected not in (None, digest):
-                raise pa.ArrowInvalid("the file has changed since the dataset was opened: its footer differs")
+                raise changed_error(path, "the footer differs")
             metadata = pq.read_metadata(pa.BufferReader(tail))
             paths = [metadata.schema.column(j).path for j in range(len(metadata.schema))]
             return _Footer(metadata, paths, read_chunks(tail[:-8], len(paths))), digest
@@ -360,24 +345,6 @@ class DatasetFiles:
             while len(self._footers) > most:
                 del self._footers[next(iter(self._footers))]
         return footer, digest
-
-
-def _page_bytes(header: bytes) -> int:
-    """Return bytes of a page, decoded and stored: the second and third field of its header in Thrift's compact form.
-
-    A field is a byte, and here an integer in groups of seven bits, the lowest first, doubled for its sign.
-    """
-    fields, value, shift = [], 0, -1
-    for byte in header:
-        if shift < 0:  # the field's byte
-            shift = 0
-            continue
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            fields.append(value >> 1)
-            value, shift = 0, -1
-    return sum(fields[1:3])
 
 
 def _widest(footer: _Footer, schema: pa.Schema) -> tuple[int, ...]:

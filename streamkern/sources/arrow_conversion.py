@@ -106,29 +106,13 @@ def kind_of_array(dtype: np.dtype[Any]) -> tuple[str, bool] | None:
     return None if kind is None else (kind, kind == "category")
 
 
-def _arrow_type(dtype: np.dtype[Any]) -> pa.DataType | None:
-    if dtype.kind in "OTU":
-        return pa.large_string()
-    if dtype.kind == "m":
-        unit = np.datetime_data(dtype)[0]
-        return pa.duration(unit if unit in UNITS else "s")
-    if dtype.kind == "M" and np.datetime_data(dtype)[0] not in ("D", "s", "ms", "us", "ns"):
-        return pa.timestamp("s")
-    return pa.from_numpy_dtype(dtype) if dtype.kind in "biufM" and dtype.itemsize <= 8 else None
-
-
 def table_of_arrays(arrays: Mapping[str, Array]) -> pa.Table:
     """Return a table of arrays, shape (n,) each, of any byte order, with dates in any unit."""
     columns = {}
     for name, values in arrays.items():
-        kind = _arrow_type(values.dtype)
-        if values.dtype.kind in "OTU":
-            made = np.dtype(object)
-        elif kind is not None and (pa.types.is_timestamp(kind) or pa.types.is_duration(kind)):
-            made = np.dtype(f"{values.dtype.kind}8[{kind.unit}]")
-        else:
-            made = values.dtype.newbyteorder("=")
-        columns[name] = pa.array(values.astype(made, copy=False), kind)
+        kind = values.dtype.kind
+        native = values.astype(values.dtype.newbyteorder("="), copy=False) if kind in "biufmM" else values
+        columns[name] = pa.array(native) if kind in "biuf" else _column(native)
     return pa.table(columns)
 
 
@@ -193,8 +177,7 @@ def _categories(values: pa.ChunkedArray, coded: bool, words: dict[float, str] | 
     texts = texts_of(known)
     if written and not coded:
         texts = [None if text in _markers() else text for text in texts]
-    max_words = 10_000  # of a column, kept for messages and names of features
-    numbers = codes_of(texts, coded, words, max_words)
+    numbers = codes_of(texts, coded, words)
     return np.asarray(np.append(numbers, np.nan)[places])
 
 

@@ -145,10 +145,10 @@ def _fraction(nanoseconds: int) -> str:
     return f".{nanoseconds:09}".rstrip("0") if nanoseconds else ""
 
 
-def codes_of(texts: list[str | None], coded: bool, words: dict[float, str] | None, most: int) -> Array:
-    """Return codes (n,) of canonical texts, NaN for None; add ``most`` texts of 2**20 letters in all to ``words``."""
+def codes_of(texts: list[str | None], coded: bool, words: dict[float, str] | None) -> Array:
+    """Return codes (n,) of canonical texts, NaN for None; add 10,000 texts of 2**20 letters in all to ``words``."""
     numbers = np.array([np.nan if text is None else code_of(text, coded) for text in texts], dtype=np.float64)
-    max_letters = 1 << 20  # 10,000 texts of 100, for messages and names of features
+    most, max_letters = 10_000, 1 << 20  # of a column, for messages and names of features
     if words is not None and len(words) < most:
         room = max_letters - sum(map(len, tuple(words.values())))  # another thread may add some
         for number, text in zip(numbers[:most].tolist(), texts, strict=False):

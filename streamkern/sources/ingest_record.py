@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from streamkern.sources.schema import Column, Schema
+from streamkern.sources.schema import Schema
 from streamkern.storage.untrusted_files import given_path, read_json_file
 
 RECORD = "_streamkern.json"
@@ -33,11 +33,6 @@ def recorded_schema(record: Mapping[str, Any], columns: Sequence[str] | None) ->
     if columns is None:
         return None
     try:
-        if "schema" in record:
-            return Schema.from_json(record["schema"]).picked(columns)
+        return Schema.from_json(record["schema"]).picked(columns)
     except (KeyError, ValueError):
         return None
-    texts = record.get("text", ())  # before 0.2 only text columns were recorded
-    if not set(texts) & set(columns):
-        return None
-    return Schema(tuple(Column(name, "category", True) if name in texts else Column(name) for name in columns))

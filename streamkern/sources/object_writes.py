@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -99,7 +98,7 @@ class RemoteObjects(Remote):
         async def one(file: Path) -> None:
             await self._put(f"{name}/{file.relative_to(folder).as_posix()}", file.read_bytes())
 
-        self._each(one, files)
+        self._each(one, files, CONCURRENT_REQUESTS)
 
     def download(self, name: str, folder: Path) -> None:
         """Download all objects below a name; FileNotFoundError without objects, StorageError if one leads out."""
@@ -123,7 +122,7 @@ class RemoteObjects(Remote):
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
 
-        self._each(one, paths)
+        self._each(one, paths, CONCURRENT_REQUESTS)
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove objects in order; absent objects are ignored."""
@@ -133,18 +132,6 @@ class RemoteObjects(Remote):
                 sync(self.fs.loop, self._attempt, path, partial(self.fs._rm_file, path))
             except FileNotFoundError:
                 continue
-
-    def _each(self, request: Callable[[Any], Coroutine[Any, Any, None]], items: Iterable[Any]) -> None:
-        async def all_of() -> None:
-            gate = asyncio.Semaphore(CONCURRENT_REQUESTS)
-
-            async def gated(item: Any) -> None:
-                async with gate:
-                    await request(item)
-
-            await asyncio.gather(*(gated(item) for item in items))
-
-        sync(self.fs.loop, all_of)
 
     def _at(self, name: str) -> str:
         return f"{self.root.rstrip('/')}/{name}"

@@ -199,18 +199,25 @@ class Remote:
                 [path.removeprefix(folder), info.get("size"), object_version(info)] for path, info in found.items()
             )
 
-        async def one(name: str, gate: asyncio.Semaphore) -> list[Any]:
-            async with gate:
-                try:
-                    info = await self._attempt(path := f"{folder}/{name}", partial(self.fs._info, path))
-                except FileNotFoundError:
-                    return [name, None, None]
+        async def one(name: str) -> list[Any]:
+            try:
+                info = await self._attempt(path := f"{folder}/{name}", partial(self.fs._info, path))
+            except FileNotFoundError:
+                return [name, None, None]
             return [name, info.get("size"), object_version(info)]
 
-        async def all_of() -> list[Any]:
-            at_once = 32  # concurrent requests, each about one object
+        at_once = 32  # requests, each about one object
+        return self._each(one, names, at_once)
+
+    def _each(self, request: Callable[[Any], Awaitable[T]], items: Iterable[Any], at_once: int) -> list[T]:
+        async def all_of() -> list[T]:
             gate = asyncio.Semaphore(at_once)
-            return list(await asyncio.gather(*(one(name, gate) for name in names)))
+
+            async def gated(item: Any) -> T:
+                async with gate:
+                    return await request(item)
+
+            return list(await asyncio.gather(*map(gated, items)))
 
         return sync(self.fs.loop, all_of)  # type: ignore[no-any-return]
 
@@ -347,6 +354,11 @@ class RemoteFile(io.RawIOBase):
         found = self._remote.read(self._path, self._at, stop)
         self._at = stop
         return found
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 _EXTRAS = {

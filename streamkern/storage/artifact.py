@@ -27,7 +27,6 @@ from streamkern.storage.artifact_arrays import (
     ArrayWriter,
     ArtifactArray,
     from_manifest,
-    from_zarr,
     read_inside,
 )
 from streamkern.storage.atomic_writes import keep_in_use, staged, target_or_previous
@@ -36,7 +35,7 @@ from streamkern.storage.value_digest import array_content, digest
 from streamkern.types import Array
 
 FORMAT = 2
-"""Version of the format. Version 1, with checksums of decoded arrays, is read but not written."""
+"""Version of the format."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
@@ -149,18 +148,20 @@ def load_artifact(
     another may not be a symbolic link (``links``). StorageError if nothing is there; ModelFormatError for another kind,
     a newer format or damage.
     """
-    target, manifest, metadata, first = _opened(Path(given_path(path)), kind, links)
+    target, manifest, metadata = _opened(Path(given_path(path)), kind, links)
     stays = {stay[0]} if stay is not None and stay[1] in manifest else set()
-    stored = {name: _described(target, name, None if first else each) for name, each in manifest.items()}
+    stored = {name: _described(target, name, each) for name, each in manifest.items()}
     require_machine_room(sum(array.stated_bytes for name, array in stored.items() if name not in stays), target, kind)
     arrays: dict[str, Any] = {}
     for name, array in stored.items():
         try:
-            arrays[name], found = (None, _walked(array, first)) if name in stays else _read(array, first)
+            if name not in stays:
+                arrays[name] = array.read()
+                continue
+            for _ in array.tiles():  # compares checksums
+                pass
         except StorageError as error:
             raise _unreadable(target, name, error.what, error.where) from error
-        if first and found != manifest[name]:
-            raise _unreadable(target, name, "it is damaged: its checksum differs")
     for name in stays & stored.keys():
         assert stay is not None
         arrays[name] = SavedRows(stored[name], arrays[stay[1]])
@@ -168,7 +169,7 @@ def load_artifact(
     return arrays, metadata
 
 
-def _opened(path: Path, kind: str, links: bool) -> tuple[Path, dict[str, Any], dict[str, Any], bool]:
+def _opened(path: Path, kind: str, links: bool) -> tuple[Path, dict[str, Any], dict[str, Any]]:
     target = target_or_previous(Path(given_path(path)))
     if target is None:
         raise StorageError(
@@ -183,20 +184,15 @@ def _opened(path: Path, kind: str, links: bool) -> tuple[Path, dict[str, Any], d
         )
     marks = _marks(target, kind)
     metadata, manifest = marks.get("metadata"), marks.get("arrays")
-    first = marks["format"] == 1
-    if first:
-        manifest, expected = marks.get("sha256"), digest(metadata)
-    else:
-        expected = digest(kind, manifest, metadata)
-    checksum = marks.get("metadata_sha256" if first else "sha256")
-    if not isinstance(manifest, dict) or not isinstance(metadata, dict) or checksum != expected:
+    right = marks.get("sha256") == digest(kind, manifest, metadata)
+    if not (right and isinstance(manifest, dict) and isinstance(metadata, dict)):
         raise ModelFormatError(
             "The description is damaged: its checksum differs.",
             where=str(target),
             expected="the checksum it was written with",
             remedy="restore it from a copy",
         )
-    return target, manifest, metadata, first
+    return target, manifest, metadata
 
 
 def _marks(target: Path, kind: str) -> dict[str, Any]:
@@ -216,40 +212,25 @@ def _marks(target: Path, kind: str) -> dict[str, Any]:
             expected=f"a {kind} that streamkern has written: a zarr group of version 3",
             remedy="check the path",
         )
-    if type(marks.get("format")) is not int or not 1 <= marks["format"] <= FORMAT:
+    if type(marks.get("format")) is not int or marks["format"] != FORMAT:
         raise ModelFormatError(
             f"The format is {marks.get('format')!r}.",
             where=str(target),
-            expected=f"at most {FORMAT}",
-            remedy="read it with the version of streamkern that wrote it, or a later one",
+            expected=str(FORMAT),
+            remedy="read it with the version of streamkern that wrote it",
         )
     return marks
 
 
 def _described(target: Path, name: str, manifest: Any) -> ArtifactArray:
-    """An array of format 1 has no manifest, but zarr's metadata."""
     try:
         if not _NAME.fullmatch(name):
             raise ValueError("no array is called so")
-        return from_zarr(target / name) if manifest is None else from_manifest(target / name, manifest)
+        return from_manifest(target / name, manifest)
     except StorageError as error:
         raise _unreadable(target, name, error.what, error.where) from error
     except ValueError as error:
         raise _unreadable(target, name, str(error)) from error
-
-
-def _read(array: ArtifactArray, sums: bool) -> tuple[Array, str]:
-    values = array.read()
-    return values, _checksum(values.dtype, values.shape, sha256(values)) if sums else ""
-
-
-def _walked(array: ArtifactArray, sums: bool) -> str:
-    """Verify an array tile by tile; return its checksum if requested."""
-    total = hashlib.sha256()
-    for _, tile in array.tiles():
-        if sums:
-            total.update(array_content(tile))
-    return _checksum(array.dtype, array.shape, total.hexdigest())
 
 
 def require_machine_room(total: int, target: str | Path, kind: str) -> None:
@@ -275,11 +256,6 @@ def _unreadable(target: Path, name: str, reason: str, where: str | None = None) 
 def sha256(array: Array) -> str:
     """Hex SHA-256 of an array's bytes in C order."""
     return hashlib.sha256(array_content(array)).hexdigest()
-
-
-def _checksum(dtype: np.dtype[Any], shape: tuple[int, ...], content: str) -> str:
-    """Return the checksum of an array in format 1, of its decoded content."""
-    return digest(dtype.str, shape, content)
 
 
 def _require_replaceable(target: Path, kind: str) -> None:

@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import json
 import math
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import numpy as np
 from numcodecs import blosc
 
 from streamkern.errors import StorageError
-from streamkern.storage.untrusted_files import parse_json, read_file
+from streamkern.storage.untrusted_files import read_file
 from streamkern.types import Array
 
 CHUNK_BYTES = 4 << 20
@@ -38,7 +37,7 @@ class ArtifactArray:
     """An array of an artifact, not read yet; ValueError if its description is impossible.
 
     Values are little-endian. A chunk has ``rows`` rows along the first axis; the last is padded with zeros. ``sums``
-    are the SHA-256 of each chunk as it is stored; None in an artifact of format 1.
+    are the SHA-256 of each chunk as it is stored; None while it is written.
     """
 
     place: Path
@@ -170,30 +169,6 @@ def from_manifest(place: Path, manifest: Any) -> ArtifactArray:
     return array
 
 
-def from_zarr(place: Path) -> ArtifactArray:
-    """Return an array of format 1, which is described by zarr's metadata alone; ValueError for another layout."""
-    path = place / _METADATA
-    document = parse_json(read_inside(place.parent, path, 1 << 20), str(path))
-    try:
-        names = [codec["name"] for codec in document["codecs"]]
-        shape, chunk = document["shape"], document["chunk_grid"]["configuration"]["chunk_shape"]
-        encoding = document["chunk_key_encoding"]["name"]
-        dtype = _dtype(_stored_as(document["data_type"]))
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"its metadata lack {error}") from error
-    if document.get("storage_transformers") or names != ["bytes", "blosc"] or encoding != "default":
-        raise ValueError("its codecs are others than those of an artifact")
-    if not isinstance(shape, list) or not isinstance(chunk, list) or len(shape) != len(chunk):
-        raise ValueError("its shape differs from that of its chunks")
-    array = ArtifactArray(place, tuple(shape), dtype, chunk[0] if chunk else 1, None)
-    if chunk[1:] != [max(1, n) for n in shape[1:]]:
-        raise ValueError("its chunks are not whole rows")
-    found = sum(len(files) for _, _, files in os.walk(place)) - 1
-    if found != array.chunks:
-        raise ValueError(f"it has {array.chunks} chunks, and there are {found} files")
-    return array
-
-
 def read_inside(root: Path, path: Path, most: int) -> bytes:
     """Return a regular file's content, at most ``most`` bytes, below a directory, on a path without links."""
     try:
@@ -249,11 +224,3 @@ def _document(array: ArtifactArray) -> bytes:
         "storage_transformers": [],
     }
     return json.dumps(document, indent=2).encode()
-
-
-def _stored_as(data_type: Any) -> str:
-    if isinstance(data_type, dict):
-        return f"<U{data_type['configuration']['length_bytes'] // 4}"
-    names = {"bool": "|b1", "int8": "|i1", "uint8": "|u1"}
-    names |= {f"{kind}{8 * size}": f"<{kind[0]}{size}" for kind in ("int", "uint", "float") for size in (2, 4, 8)}
-    return {**names, "complex64": "<c8", "complex128": "<c16"}[data_type]

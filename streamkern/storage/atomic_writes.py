@@ -33,8 +33,8 @@ _POLL_SECONDS = 0.02
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-# Files of a killed writer; earlier releases put the process id into the name.
-_LEFTOVER = re.compile(r"\.(?P<target>.+)\.(?:[0-9a-f]{8}|\d+|part)\.(?P<kind>tmp|old)|\..+\.writing")
+# Files of a killed writer.
+_LEFTOVER = re.compile(r"\.(?P<target>.+)\.(?:[0-9a-f]{8}|part)\.(?P<kind>tmp|old)|\..+\.writing")
 _PLAN = "plan.json"
 
 

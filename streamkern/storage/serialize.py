@@ -96,16 +96,12 @@ def unflatten(tree: Any, arrays: dict[str, Array]) -> Any:
     try:
         return _unflatten(tree, arrays)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise _unreadable(error) from error
-
-
-def _unreadable(error: Exception) -> ModelFormatError:
-    return ModelFormatError(
-        f"A kept state cannot be read: {type(error).__name__} {error}.",
-        where="a result that an earlier run has kept",
-        expected="a file that this release of streamkern writes",
-        remedy="delete it: its content is computed again",
-    )
+        raise ModelFormatError(
+            f"A kept state cannot be read: {type(error).__name__} {error}.",
+            where="a result that an earlier run has kept",
+            expected="a file that this release of streamkern writes",
+            remedy="delete it: its content is computed again",
+        ) from error
 
 
 def _unflatten(tree: Any, arrays: dict[str, Array]) -> Any:

@@ -131,13 +131,14 @@ def storage_errors(
         ) from error
 
 
-def changed_error(where: str) -> StorageError:
-    """Return the error for data that were replaced while in use."""
+def changed_error(where: str, what: str = "") -> StorageError:
+    """Return the error for data that were replaced while in use; ``what`` is the difference, if known."""
     return StorageError(
-        "the data have changed since they were opened",
+        f"the data have changed since they were opened{': ' * bool(what)}{what}",
         where=where,
-        expected="data that do not change during the command",
-        remedy="run it again: it starts from the beginning with the current data",
+        expected="data that do not change while they are used",
+        remedy="run it again: it starts from the beginning with the current data; if a file is truncated, restore it "
+        "first",
     )
 
 

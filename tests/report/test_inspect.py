@@ -17,7 +17,8 @@ import pytest
 
 import streamkern as sk
 from streamkern.commands.parser import main
-from streamkern.formats import arrow_tables, csv, write_parquet
+from streamkern.formats import arrow_tables, csv
+from streamkern.formats.parquet import write_parquet
 from streamkern.inspection import inspect_dataset as inspection
 from streamkern.inspection.inspect_dataset import inspect
 from streamkern.sources import format_rules

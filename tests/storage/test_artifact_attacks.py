@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import zarr
 from numcodecs import blosc
-from zarr.codecs import BloscCodec
 
 import streamkern as sk
 from streamkern.data.targets import Continuous
@@ -250,61 +249,6 @@ def test_what_cannot_be_saved_says_so(tmp_path: Path) -> None:
         save_artifact(tmp_path / "a", "Thing", {"a": np.array([None])}, {})
     with pytest.raises(ValueError, match="cannot be called"):
         save_artifact(tmp_path / "a", "Thing", {"../a": Z}, {})
-
-
-def first_format(place: Path, sums: dict[str, str] | None = None) -> None:
-    """An artifact as format 1 was written, by zarr."""
-    group = zarr.create_group(str(place))
-    found = {}
-    for name, array in ARRAYS.items():
-        if name == "big":
-            continue
-        rows = max(1, min(len(array), (4 << 20) // max(1, array[:1].nbytes))) if array.ndim else 1
-        stored = group.create_array(
-            name, shape=array.shape, dtype=array.dtype,
-            chunks=(rows, *(max(1, n) for n in array.shape[1:])) if array.shape else (),
-            compressors=[BloscCodec(cname="zstd", clevel=1, shuffle="shuffle")], config={"write_empty_chunks": True},
-        )  # fmt: skip
-        stored[...] = array
-        content = hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8)).hexdigest()
-        found[name] = digest(array.dtype.str, array.shape, content)
-    marks = {"format": 1, "kind": "Thing", "sha256": {**found, **(sums or {})}, "metadata": {"a": 1}}
-    group.attrs["streamkern"] = {**marks, "metadata_sha256": digest({"a": 1})}
-
-
-@pytest.mark.filterwarnings("ignore:The data type:zarr.errors.UnstableSpecificationWarning")
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_format_1_is_read(tmp_path: Path) -> None:
-    first_format(tmp_path / "a")
-    loaded, metadata = load_artifact(tmp_path / "a", "Thing")
-    assert metadata == {"a": 1}
-    for name in loaded:
-        np.testing.assert_array_equal(loaded[name], ARRAYS[name])
-    first_format(tmp_path / "b", {"cube": "0" * 64})
-    with pytest.raises(sk.errors.ModelFormatError, match="'cube' cannot be read: it is damaged"):
-        load_artifact(tmp_path / "b", "Thing")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('"shape": [\n    2,', '"shape": [\n    20000000,', "10000000 chunks|20000000 chunks|chunks, and there are"),
-        ('"name": "blosc"', '"name": "numcodecs.pickle"', "codecs are others"),
-        ('"name": "blosc"', '"name": "zstd"', "codecs are others"),
-        ('"float64"', '"object"', "lack"),
-        ('"float64"', '"int64"', "is damaged"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:The data type:zarr.errors.UnstableSpecificationWarning")
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_format_1_with_other_metadata_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
-    first_format(tmp_path / "a")
-    file = tmp_path / "a" / "cube" / "zarr.json"
-    text = file.read_text()
-    assert old in text
-    file.write_text(text.replace(old, new))
-    with pytest.raises(sk.errors.ModelFormatError, match=message):
-        load_artifact(tmp_path / "a", "Thing")
 
 
 def test_a_model_with_pickle_in_version_2_is_not_a_model(tmp_path: Path) -> None:

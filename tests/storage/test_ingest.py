@@ -23,8 +23,9 @@ from scipy import stats
 
 import streamkern as sk
 from streamkern.commands.parser import main
-from streamkern.formats import write_parquet, write_zarr
 from streamkern.formats.open_tables import open_tables
+from streamkern.formats.parquet import write_parquet
+from streamkern.formats.training_zarr import write_zarr
 from streamkern.ingestion import ingest as ingest_module
 from streamkern.ingestion.ingest import ingest
 from streamkern.sources import format_rules

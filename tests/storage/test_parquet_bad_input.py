@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamkern.errors import DataError, StorageError, UsageError
-from streamkern.formats import write_parquet
 from streamkern.formats.open_tables import open_tables
+from streamkern.formats.parquet import write_parquet
 from streamkern.testing.source import read_all
 
 
@@ -186,7 +186,7 @@ def test_a_file_that_changes_or_goes_while_open_is_named(dataset, tmp_path):
     source = open_tables(path)
     shutil.copy(path, tmp_path / "whole")
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(StorageError, match=r"has changed since(.|\n)*open the dataset again"):
+    with pytest.raises(StorageError, match=r"have changed since(.|\n)*restore it"):
         source.read(0)
     path.unlink()
     with pytest.raises(StorageError, match=f"does not see the data\n  where: {path}\n(.|\n)*if they were removed"):

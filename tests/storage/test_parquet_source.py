@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamkern.errors import DataError, UsageError
-from streamkern.formats import write_parquet
 from streamkern.formats.open_tables import open_tables
+from streamkern.formats.parquet import write_parquet
 from streamkern.testing.source import SourceSuite, read_all
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import streamkern as sk
-from streamkern.formats import write_zarr
+from streamkern.formats.training_zarr import write_zarr
 
 X = np.arange(40.0).reshape(20, 2)
 

@@ -19,9 +19,11 @@ from hypothesis.extra import numpy as hnp
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Stream
 from streamkern.data.targets import Continuous
-from streamkern.formats import ArraySource, write_parquet, write_zarr
+from streamkern.formats import ArraySource
 from streamkern.formats.dask_source import DaskArraySource
 from streamkern.formats.open_tables import open_tables
+from streamkern.formats.parquet import write_parquet
+from streamkern.formats.training_zarr import write_zarr
 from streamkern.sources.format_rules import CHUNK_BYTES, merged_reads
 from streamkern.testing.source import read_all
 

@@ -17,8 +17,9 @@ import pytest
 import zarr
 
 import streamkern as sk
-from streamkern.formats import write_parquet, write_zarr
 from streamkern.formats.open_tables import open_tables
+from streamkern.formats.parquet import write_parquet
+from streamkern.formats.training_zarr import write_zarr
 from streamkern.ingestion.array_files import READERS
 from streamkern.memory import memory_limit, parse_bytes, peak_resident_bytes
 from streamkern.report.run_directory import read_run

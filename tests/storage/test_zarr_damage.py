@@ -12,9 +12,9 @@ import zarr
 from zarr.codecs import BloscCodec
 
 from streamkern.errors import StorageError
-from streamkern.formats import write_zarr
 from streamkern.formats.blosc import WholeChunks
 from streamkern.formats.open_tables import open_tables
+from streamkern.formats.training_zarr import write_zarr
 from streamkern.testing.source import read_all
 
 open_zarr = partial(open_tables, format="zarr")

@@ -12,8 +12,8 @@ import pytest
 import zarr
 
 from streamkern.errors import DataError, StorageError, UsageError
-from streamkern.formats import write_zarr
 from streamkern.formats.open_tables import open_tables
+from streamkern.formats.training_zarr import write_zarr
 from streamkern.testing.source import SourceSuite, read_all
 
 open_zarr = partial(open_tables, format="zarr")
