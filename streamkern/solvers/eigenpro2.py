@@ -27,7 +27,7 @@ from streamkern.defaults import HELD_OUT, SUBSAMPLE
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
 from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.residuals import residual, weigh
-from streamkern.errors import UsageError, require_counts
+from streamkern.errors import require_counts, require_step
 from streamkern.execute.base import Parts, Position, Stack, Tree
 from streamkern.kernels import Expansion
 from streamkern.precondition.center_projection import eigen_floor, measure_unprojected
@@ -73,8 +73,7 @@ class EigenPro2(NoChoices):
 
     def __post_init__(self) -> None:
         require_counts(self, epochs=1, s=1, q=0, batch=1, patience=1)
-        if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
-            raise UsageError(f"The step is {self.step}.", where="EigenPro2(step=...)", expected="a positive number")
+        require_step(self)
 
     def sizes(self, n: int) -> tuple[int, int]:
         """Return (s, q) for n rows."""

@@ -16,15 +16,13 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.row_order import Stream
-from streamkern.defaults import HELD_OUT
-from streamkern.errors import UsageError, require_counts, require_step
+from streamkern.errors import UsageError, require_counts, require_ridge, require_step
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
-from streamkern.precondition.nystrom import StepSize, step_of_features
+from streamkern.precondition.nystrom import StepSize
 from streamkern.solvers.base import FullPassIteration, MinibatchIteration, NoChoices, Problem, Sweep
-from streamkern.solvers.batch_size import average, measured_rows, weighted_size
+from streamkern.solvers.batch_size import average, measure_basis
 from streamkern.solvers.contributions import Gradient
-from streamkern.solvers.direct import check_ridge
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
@@ -65,7 +63,7 @@ class SGD(NoChoices):
     patience: int | None = None
 
     def __post_init__(self) -> None:
-        check_ridge(self.ridge, "SGD")
+        require_ridge(self)
         require_counts(self, epochs=1, batch=1, patience=1)
         if self.schedule not in SCHEDULES:
             raise UsageError(
@@ -131,14 +129,6 @@ def corollary_1(regime: int, n: int) -> SGD:
 def default_features(n: int) -> int:
     """M = √n log n random features, which suffice for the rate of kernel ridge regression (ibid., eq. 12)."""
     return max(1, round(float(np.sqrt(n) * np.log(max(2, n)))))
-
-
-def measure_basis(problem: Problem) -> StepSize:
-    """Measure β and λ of φ(x)ᵀ φ(x') on rows drawn from the training data."""
-    basis, engine = problem.basis(), problem.engine
-    held, w = measured_rows(problem, problem.draw(HELD_OUT))
-    phi = engine.values(basis, held).astype(np.float64)
-    return weighted_size(step_of_features(phi, engine), w, problem)
 
 
 @serializable
@@ -213,7 +203,7 @@ class GradientDescent(NoChoices):
     patience: int | None = None
 
     def __post_init__(self) -> None:
-        check_ridge(self.ridge, "GradientDescent")
+        require_ridge(self)
         require_counts(self, epochs=1, patience=1)
         require_step(self)
 
