@@ -20,7 +20,7 @@ from streamkern.errors import UsageError, require_counts, require_ridge, require
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.nystrom import StepSize
-from streamkern.solvers.base import FullPassIteration, MinibatchIteration, NoChoices, Problem, Sweep
+from streamkern.solvers.base import FullPassIteration, Iteration, Problem, Solver, Sweep
 from streamkern.solvers.batch_size import average, measure_basis
 from streamkern.solvers.contributions import Gradient
 from streamkern.storage.serialize import serializable
@@ -30,7 +30,7 @@ SCHEDULES = ("constant", "power", "pegasos")
 
 
 @dataclass(frozen=True)
-class SGD(NoChoices):
+class SGD(Solver):
     """Minibatch stochastic gradient descent.
 
     Args:
@@ -142,7 +142,7 @@ class SGDState:
 
 
 @dataclass(eq=False)
-class SGDIteration(MinibatchIteration):
+class SGDIteration(Iteration):
     """Steps of stochastic gradient descent."""
 
     solver: SGD
@@ -156,11 +156,7 @@ class SGDIteration(MinibatchIteration):
         self.epochs = self.solver.epochs
         self.contribution = Gradient(self.basis)
         self.report: dict[str, Any] = {
-            "beta": self.size.beta,
-            "lambda": self.size.top,
-            "critical_batch": self.size.critical_batch,
-            "batch": self.stream.batch_rows,
-            "step": self.solver.rate(self.size, self.stream.batch_rows, 1, 0),
+            **self.size.report(self.stream.batch_rows, self.solver.rate(self.size, self.stream.batch_rows, 1, 0)),
             "features": self.basis.width,
         }
 
@@ -183,7 +179,7 @@ class SGDIteration(MinibatchIteration):
 
 
 @dataclass(frozen=True)
-class GradientDescent(NoChoices):
+class GradientDescent(Solver):
     """Gradient descent (Richardson's iteration): every step is a sweep over all rows.
 
     Args:

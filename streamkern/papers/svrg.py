@@ -37,7 +37,7 @@ from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Basis
 from streamkern.papers.lanczos import LowRank, block_lanczos, identity_preconditioner, sketched_preconditioner
 from streamkern.precondition.nystrom import StepSize, step_of_features
-from streamkern.solvers.base import MinibatchIteration, NoChoices, Problem, Sweep
+from streamkern.solvers.base import Iteration, Problem, Solver, Sweep
 from streamkern.solvers.batch_size import measured_rows, weighted_size
 from streamkern.solvers.contributions import Gradient, NormalProduct
 from streamkern.solvers.solution_residual import relative_residual, report_residual
@@ -115,7 +115,7 @@ def importance_weights(norms: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class SVRG(NoChoices):
+class SVRG(Solver):
     """Stochastic variance-reduced gradients, with or without a preconditioner from block Lanczos.
 
     The report has ``residual``: ‖P^{−1/2} ∇L‖ at the weights, relative to its value at w = 0, from the mean of the
@@ -235,7 +235,7 @@ class SVRGState:
 
 
 @dataclass(eq=False)
-class SVRGIteration(MinibatchIteration):
+class SVRGIteration(Iteration):
     """Outer loops of SVRG: the mean of the last half of a pass is the next snapshot."""
 
     solver: SVRG
@@ -258,12 +258,7 @@ class SVRGIteration(MinibatchIteration):
         self.noise = self.size if norms is None else StepSize(self.size.beta, self.size.top, self.size.beta)
         self.report: dict[str, Any] = {
             **self.prepared.report,
-            "beta": self.size.beta,
-            "lambda": self.size.top,
-            "peak": self.size.peak,
-            "critical_batch": self.size.critical_batch,
-            "batch": self.stream.batch_rows,
-            "step": self.rate(self.stream.batch_rows),
+            **self.size.report(self.stream.batch_rows, self.rate(self.stream.batch_rows)),
             "features": self.basis.width,
         }
 

@@ -31,7 +31,7 @@ from streamkern.errors import DataError, ModelFormatError, NumericalError, Usage
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis, Expansion
 from streamkern.memory import format_bytes
-from streamkern.solvers.base import FullPassIteration, NoChoices, Problem, Sweep, Traits
+from streamkern.solvers.base import FullPassIteration, Problem, Solver, Sweep, Traits
 from streamkern.solvers.contributions import NormalEquations
 from streamkern.solvers.ridge import SquaredTargets, leave_one_out, solve_every_row
 from streamkern.solvers.solution_residual import relative_residual, report_residual
@@ -62,7 +62,7 @@ class Solved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Direct(NoChoices):
+class Direct(Solver):
     """Normal equations: one sweep for ΦᵀΦ and Φᵀy in float64, then a Cholesky factorisation.
 
     If the equations are too ill-conditioned for float64 and the memory budget allows it, a second sweep solves them in

@@ -26,7 +26,7 @@ from streamkern.kernels import Basis
 from streamkern.precondition.eigensystem import Eigensystem
 from streamkern.precondition.nystrom import StepSize, measure, with_halved_step
 from streamkern.precondition.randomized_svd import RandomizedSVD, randomized_eigensystem, theorem_1
-from streamkern.solvers.base import MinibatchIteration, NoChoices, Problem
+from streamkern.solvers.base import Iteration, Problem, Solver
 from streamkern.solvers.batch_size import average, default_batch, measured_rows, passes_of, weighted_size
 from streamkern.solvers.contributions import Gradient
 from streamkern.storage.serialize import serializable
@@ -34,7 +34,7 @@ from streamkern.types import Array
 
 
 @dataclass(frozen=True)
-class EigenPro1(NoChoices):
+class EigenPro1(Solver):
     """EigenPro on the features of the problem.
 
     Args:
@@ -144,7 +144,7 @@ class EigenPro1State:
 
 
 @dataclass(eq=False)
-class EigenPro1Iteration(MinibatchIteration):
+class EigenPro1Iteration(Iteration):
     """Steps of preconditioned stochastic gradient descent."""
 
     solver: EigenPro1

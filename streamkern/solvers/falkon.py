@@ -18,7 +18,7 @@ from streamkern.data.row_order import Stream
 from streamkern.defaults import FALKON_PROBES, MAX_LOST_SHARE, MAX_RESIDUAL, MAX_WEIGHT_ROUNDING, ROWS_PER_FUNCTION
 from streamkern.errors import require_counts, require_ridge
 from streamkern.kernels import Expansion
-from streamkern.solvers.base import Failure, FullPassIteration, NoChoices, Problem, Sweep, Traits
+from streamkern.solvers.base import Failure, FullPassIteration, Problem, Solver, Sweep, Traits
 from streamkern.solvers.contributions import Gradient, NormalProduct
 from streamkern.solvers.solution_residual import report_residual
 from streamkern.storage.serialize import serializable
@@ -31,7 +31,7 @@ def _jitter(scale: float, expansion: Expansion) -> float:
 
 
 @dataclass(frozen=True)
-class Falkon(NoChoices):
+class Falkon(Solver):
     """Streamed preconditioned conjugate gradients on kernel values at centers.
 
     Args:

@@ -28,7 +28,7 @@ from streamkern.defaults import (
 from streamkern.engine.residuals import residual, weigh
 from streamkern.errors import UsageError, require_counts, require_ridge
 from streamkern.execute.base import Parts
-from streamkern.solvers.base import Failure, NoChoices, Problem, Sweep, Traits
+from streamkern.solvers.base import Failure, Problem, Solver, Sweep, Traits
 from streamkern.solvers.contributions import Gradient
 from streamkern.solvers.falkon import FactoredIteration, Factors, center_factors
 from streamkern.storage.serialize import serializable
@@ -50,7 +50,7 @@ def encoding_for(encoding: Encoding, solver: Any) -> Encoding:
 
 
 @dataclass(frozen=True)
-class Logistic(NoChoices):
+class Logistic(Solver):
     """Logistic loss in place of least squares, for classes: outputs are logits, and softmax gives probabilities.
 
     Args:
