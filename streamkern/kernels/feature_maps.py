@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -29,22 +29,27 @@ from streamkern.types import Array, Parameters
 _SUBSTITUTED_COLUMNS = 512  # columns of a triangular product at a time
 
 
-class FeatureMap(Protocol):
-    """A function φ from rows to M numbers. Implementations are frozen dataclasses."""
+class FeatureMap(Parameters):
+    """A function φ from rows to M numbers. Subclasses are frozen dataclasses.
 
-    @property
-    def needs_centers(self) -> bool:
-        """True if φ is made from centers Z."""
+    Attributes:
+        needs_centers: whether φ is made from centers Z.
+    """
+
+    needs_centers = False
 
     @property
     def translation_invariant(self) -> bool:
         """True if ⟨φ(x + a), φ(z + a)⟩ depends on a at most through the draw of φ, so that rows may be centred."""
+        return False
 
     def width(self, d: int, p: int = 0) -> int:
         """Return the number M of features for rows of width d and p centers."""
+        raise NotImplementedError
 
     def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
         """Return bytes of the basis during its lifetime."""
+        raise NotImplementedError
 
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
         """Return the functions φ_1 .. φ_M of a row x of width d.
@@ -60,25 +65,12 @@ class FeatureMap(Protocol):
             UsageError: centers are missing or of another width, or rows may not be centred.
             NumericalError: the kernel matrix of the centers is not positive definite.
         """
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the map as JSON-serialisable data for ``feature_map_from_json``."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class _FeatureMap(Parameters):
-    @property
-    def needs_centers(self) -> bool:
-        return False
-
-
-@dataclass(frozen=True)
-class Identity(_FeatureMap):
+class Identity(FeatureMap):
     """φ(x) = x, for linear models."""
-
-    @property
-    def translation_invariant(self) -> bool:
-        return False
 
     def width(self, d: int, p: int = 0) -> int:
         return d
@@ -90,8 +82,18 @@ class Identity(_FeatureMap):
         return _Columns(_spread(center, d).astype(dtype))
 
 
+class _Random(FeatureMap):
+    M: int
+
+    def width(self, d: int, p: int = 0) -> int:
+        return self.M
+
+    def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
+        return (self.M * d + self.M) * dtype.itemsize
+
+
 @dataclass(frozen=True)
-class RandomFourier(_FeatureMap):
+class RandomFourier(_Random):
     """Random Fourier features: φ_j(x) = √(2/M) cos(⟨ω_j, x⟩ + b_j), E ⟨φ(x), φ(z)⟩ = k(x, z) (Rahimi & Recht 2007).
 
     As in Carratino et al. 2018, example 1 and section 5. ω follows the kernel's spectral measure: normal of scale 1/σ
@@ -133,12 +135,6 @@ class RandomFourier(_FeatureMap):
     def translation_invariant(self) -> bool:
         return True
 
-    def width(self, d: int, p: int = 0) -> int:
-        return self.M
-
-    def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
-        return (self.M * d + self.M) * dtype.itemsize
-
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
         omega = self.frequencies(d)
         omega *= 0.5 / np.pi  # in turns, so that float32 can drop whole turns without an error
@@ -168,9 +164,10 @@ class RandomFourier(_FeatureMap):
 
 
 @dataclass(frozen=True)
-class ReLUFeatures(_FeatureMap):
+class ReLUFeatures(_Random):
     """A random layer: φ_j(x) = √(2/M) max(0, ⟨ω_j, x⟩), ω standard normal; E ⟨φ(x), φ(z)⟩ is ``ArcCosine(order=1)``.
 
+    Rows may not be centred, because angles are measured at the origin.
     Memory: ω, M × d numbers. Feature j does not depend on M, up to the factor.
 
     Args:
@@ -188,17 +185,6 @@ class ReLUFeatures(_FeatureMap):
         set_integer(self, "M", 1)
         set_integer(self, "seed", 0)
 
-    @property
-    def translation_invariant(self) -> bool:
-        """False: rows may not be centred, because angles are measured at the origin."""
-        return False
-
-    def width(self, d: int, p: int = 0) -> int:
-        return self.M
-
-    def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
-        return (self.M * d + self.M) * dtype.itemsize
-
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
         omega = _normals(self.seed, _Purpose.DIRECTIONS, self.M, d)
         omega *= np.sqrt(2.0 / self.M)  # positive factors commute with max(0, ·)
@@ -206,15 +192,13 @@ class ReLUFeatures(_FeatureMap):
 
 
 @dataclass(frozen=True)
-class _AtCenters:
+class _AtCenters(FeatureMap):
     kernel: Kernel
+
+    needs_centers = True
 
     def __post_init__(self) -> None:
         require_types(self)
-
-    @property
-    def needs_centers(self) -> bool:
-        return True
 
     @property
     def translation_invariant(self) -> bool:
