@@ -15,7 +15,7 @@ from streamkern.cpu.gemv import MOST, add_transposed, laid_out, prepared, room, 
 from streamkern.cpu.kernel_gradients import sums_of_signs, whole_vectors
 from streamkern.cpu.manhattan import distances, packed_for_manhattan
 from streamkern.defaults import COMPILING_BYTES, MIN_DERIVATIVE_DISTANCE
-from streamkern.engine.base import CENTER_TILE, KERNEL_TILE, ROW_TILE, Centered, Evaluated, Imap, Map, Respond
+from streamkern.engine.base import CENTER_TILE, KERNEL_TILE, ROW_TILE, Basis, Centered, Imap, Map, Respond
 from streamkern.engine.packed_triangle import cuts, packed_panels
 from streamkern.engine.quantised_factor import PackedFactor
 from streamkern.engine.reference import Engine, one_by_one
@@ -73,7 +73,7 @@ class HostEngine(Engine):
                 kernel.apply(S, x_norms[rows], z_norms[cols], self.loops)
         return K
 
-    def panels(self, basis: Evaluated, X: Array, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
+    def panels(self, basis: Basis, X: Array, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
         """Reuse one buffer, because page faults would cost more than the elementwise pass."""
         buffer = _buffer(basis) if prepared is None else prepared
         try:
@@ -85,12 +85,12 @@ class HostEngine(Engine):
         finally:
             basis.buffers.append(buffer)
 
-    def begin(self, basis: Evaluated, X: Array) -> Any:
+    def begin(self, basis: Basis, X: Array) -> Any:
         buffer, first = _buffer(basis), X[: basis.row_tile]
         basis.block(first, out=buffer[: len(first)])
         return buffer
 
-    def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
+    def predict(self, basis: Basis, X: Array, W: Array) -> Array:
         if not _fits_one_call(basis, X, W):
             return super().predict(basis, X, W)
         expansion = cast(Centered, basis)
@@ -107,7 +107,7 @@ class HostEngine(Engine):
     def add_transposed(self, phi: Array, r: Array, sums: Array) -> None:
         add_transposed(phi, r, sums)
 
-    def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, prepared: Any = None) -> Array:
+    def pull(self, basis: Basis, X: Array, W: Array, respond: Respond, outputs: int, prepared: Any = None) -> Array:
         if W.dtype != basis.dtype:
             return super().pull(basis, X, W, respond, outputs, prepared)
         product, g = self.multiplier(W), room(basis.width, outputs, W.dtype)
@@ -191,7 +191,7 @@ class HostEngine(Engine):
         return lapack.top_eigenpairs(np.ascontiguousarray(K), k)
 
 
-def _buffer(basis: Evaluated) -> Array:
+def _buffer(basis: Basis) -> Array:
     try:
         return basis.buffers.pop()
     except IndexError:

@@ -23,8 +23,8 @@ from streamkern.engine.base import (
     SLAB,
     SUMS,
     TILE,
+    Basis,
     Centered,
-    Evaluated,
     R,
     Respond,
     TaskRunner,
@@ -132,7 +132,7 @@ class MeterEngine(Engine):
             return self.meter.array((n, M), dtype, "panel")
         return out._view(out.shape, "panel")
 
-    def panels(self, basis: Evaluated, X: Array, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
+    def panels(self, basis: Basis, X: Array, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
         """Yield one panel that represents all."""
         buffer = self._buffer(basis) if prepared is None else prepared
         try:
@@ -143,11 +143,11 @@ class MeterEngine(Engine):
         finally:
             basis.buffers.append(buffer)
 
-    def begin(self, basis: Evaluated, X: Array) -> Any:
+    def begin(self, basis: Basis, X: Array) -> Any:
         """Allocate the first panel, whose values ``panels`` counts."""
         return self._buffer(basis)
 
-    def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
+    def predict(self, basis: Basis, X: Array, W: Array) -> Array:
         """Count also the copy of W that the loops read; a bound, since one compiled call needs no panel."""
         out = self._new((len(X), W.shape[1]), basis.dtype)
         with self.meter.scratch(W.nbytes + self.real.tile_bytes(W.shape[1])):
@@ -155,7 +155,7 @@ class MeterEngine(Engine):
                 phi @ W
         return out
 
-    def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, prepared: Any = None) -> Array:
+    def pull(self, basis: Basis, X: Array, W: Array, respond: Respond, outputs: int, prepared: Any = None) -> Array:
         """Count also the loops' copies of W and of the sum."""
         g = self._new((basis.width, outputs), W.dtype)
         with self.meter.scratch(W.nbytes + g.nbytes):
@@ -183,7 +183,7 @@ class MeterEngine(Engine):
         with self.meter.scratch(held + W.nbytes):
             return self._new((n, d), expansion.dtype)
 
-    def values(self, basis: Evaluated, X: Array, then: Callable[[Array], Array] | None = None) -> Array:
+    def values(self, basis: Basis, X: Array, then: Callable[[Array], Array] | None = None) -> Array:
         tile = min(len(X), ROW_TILE)
         with self.meter.scaled(len(X) / tile):
             part = basis.block(X[:tile])
@@ -194,7 +194,7 @@ class MeterEngine(Engine):
         with self.meter.scratch(len(X) * shape[1] * dtype.itemsize + transient):
             return self.meter.array(shape, dtype)
 
-    def covariance(self, basis: Evaluated, X: Array, V: Array) -> Array:
+    def covariance(self, basis: Basis, X: Array, V: Array) -> Array:
         n, M = len(X), basis.width
         with self.meter.scaled(n / min(n, ROW_TILE)):
             basis.block(X[: min(n, ROW_TILE)])
@@ -398,7 +398,7 @@ class MeterEngine(Engine):
     def _gemm(self, operations: float, dtype: Any) -> None:
         self.meter.count("gemm64" if dtype == np.float64 else "gemm", operations)
 
-    def _buffer(self, basis: Evaluated) -> Any:
+    def _buffer(self, basis: Basis) -> Any:
         return basis.buffers.pop() if basis.buffers else self._new((basis.row_tile, basis.width), basis.dtype)
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from streamkern.engine.base import Centered, Evaluated, Respond
+from streamkern.engine.base import Basis, Centered, Respond
 from streamkern.engine.device import PANEL_BYTES, Device
 from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.reference import Engine
@@ -71,11 +71,11 @@ class OnDevice:
                 K[part] = self.device.take(self._values(expansion, rows[part, :]))
         return K
 
-    def panels(self, basis: Evaluated, X: Any, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
+    def panels(self, basis: Basis, X: Any, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
         for rows in cuts(X.shape[0], basis.row_tile):
             yield rows, basis.block(X[rows, :])
 
-    def begin(self, basis: Evaluated, X: Any) -> Any:
+    def begin(self, basis: Basis, X: Any) -> Any:
         """Return None, because beginning a panel would delay a thread that already has the state."""
         return None
 

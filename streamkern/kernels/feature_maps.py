@@ -17,10 +17,10 @@ import scipy.linalg
 from streamkern.cpu import default_engine
 from streamkern.defaults import FACTOR_JITTER
 from streamkern.engine import Engine
-from streamkern.engine.base import CENTER_TILE, ROW_TILE, TILE_BYTES
+from streamkern.engine.base import CENTER_TILE, ROW_TILE, TILE_BYTES, Basis
 from streamkern.engine.packed_triangle import cuts
 from streamkern.errors import NumericalError, UsageError, require_types
-from streamkern.kernels.base import Basis, Expansion, Kernel, set_integer
+from streamkern.kernels.base import Expansion, Kernel, set_integer
 from streamkern.kernels.named_kernels import kernel_from_json, restored
 from streamkern.kernels.radial import Gaussian, Laplace, Matern, Radial
 from streamkern.rng import HashFamily, row_hash

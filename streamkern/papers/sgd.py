@@ -228,7 +228,8 @@ class DescentIteration(FullPassIteration):
         self.report: dict[str, Any] = {"step": self.step, "features": self.basis.width}
 
     def init(self) -> Array:
-        return self.basis.engine.zeros((self.basis.width, self.outputs), self.basis.dtype)
+        zero: Array = self.basis.engine.zeros((self.basis.width, self.outputs), self.basis.dtype)
+        return zero
 
     def begin(self, state: Array, pass_: int, sweep: Sweep) -> Array:
         g, _, n = sweep(self.contribution, state)
