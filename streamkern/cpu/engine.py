@@ -7,22 +7,23 @@ from typing import Any, cast
 
 import numpy as np
 
-from streamkern.cpu import fused_predict, int16_factor, lapack, linear_algebra
+from streamkern.cpu import fused_predict, int16_factor, lapack
 from streamkern.cpu.alignment import aligned_rows
 from streamkern.cpu.elementwise import CompiledLoops
 from streamkern.cpu.gemm import Factor, inner, pack, packed_bytes
 from streamkern.cpu.gemv import MOST, add_transposed, laid_out, prepared, room, times
 from streamkern.cpu.kernel_gradients import sums_of_signs, whole_vectors
+from streamkern.cpu.linear_algebra import TiledAlgebra
 from streamkern.cpu.manhattan import distances, packed_for_manhattan
 from streamkern.defaults import COMPILING_BYTES, MIN_DERIVATIVE_DISTANCE
 from streamkern.engine.base import CENTER_TILE, KERNEL_TILE, ROW_TILE, Basis, Centered, Imap, Map, Respond
 from streamkern.engine.packed_triangle import cuts, packed_panels
 from streamkern.engine.quantised_factor import PackedFactor
-from streamkern.engine.reference import Engine, one_by_one
+from streamkern.engine.reference import one_by_one
 from streamkern.types import Array
 
 
-class HostEngine(Engine):
+class HostEngine(TiledAlgebra):
     """``Engine`` with compiled products, fused kernel values and tiled linear algebra."""
 
     name = "host"
@@ -134,12 +135,6 @@ class HostEngine(Engine):
     def right_factor(self, B: Array) -> Any:
         return Factor(B)
 
-    def product(self, A: Array, B: Array) -> Array:
-        return linear_algebra.matmul(A, B, self.parallel)
-
-    def product_t(self, U: Array, V: Array) -> Array:
-        return linear_algebra.matmul(U.T, V, self.parallel, tile=64)
-
     def symmetric_product(self, K: Array, W: Array) -> Array:
         """Read each tile from memory once, for the columns on both sides."""
         out, right = room(len(K), W.shape[1], W.dtype), laid_out(W)
@@ -149,22 +144,10 @@ class HostEngine(Engine):
             add_transposed(A[:, : rows.start], W[rows], out[: rows.start])
         return np.ascontiguousarray(out)
 
-    def times_lower(self, B: Array, W: Array) -> Array:
-        return linear_algebra.times_lower(B, W, self.parallel)
-
-    def gram(self, A: Array) -> Array:
-        return linear_algebra.gram(A, self.parallel)
-
     def add_gram(self, packed: Array, phi: Array) -> None:
         columns = phi.T.copy()
         for cols, panel in packed_panels(packed, len(columns)):
             Factor(columns[cols]).product(columns[cols.start :], panel, add=True)
-
-    def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
-        return linear_algebra.gram_matmul(W, B, self.parallel, lower=lower)
-
-    def inverse_factor(self, A: Array, dtype: Any) -> Array:
-        return linear_algebra.inverse_factor(A, dtype, self.parallel)
 
     def packed_factor(self, expansion: Centered, shift: float, lead: int) -> PackedFactor:
         return int16_factor.packed_factor(self, expansion, shift, lead)
@@ -174,18 +157,6 @@ class HostEngine(Engine):
 
     def times_packed(self, B: Array, W: PackedFactor) -> Array:
         return int16_factor.times_packed(B, W, self.parallel)
-
-    def cholesky(self, A: Array) -> Array:
-        return linear_algebra.cholesky(A, self.parallel)
-
-    def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
-        return linear_algebra.triangular_solve(R, B, self.parallel, lower=lower, transposed=transposed)
-
-    def spd_solve(self, A: Array, B: Array) -> Array:
-        return linear_algebra.spd_solve(A, B, self.parallel)
-
-    def mirror(self, A: Array) -> Array:
-        return linear_algebra.mirror(A, self.parallel)
 
     def whole_eigenpairs(self, K: Array, k: int) -> tuple[Array, Array]:
         return lapack.top_eigenpairs(np.ascontiguousarray(K), k)

@@ -335,10 +335,6 @@ class MeterEngine(Engine):
         with self.meter.scratch((self.slots + 2) * TILE * (len(A) + TILE) * A.dtype.itemsize):
             return A
 
-    def spd_solve(self, A: Array, B: Array) -> Array:
-        self.cholesky(A)
-        return self.triangular_solve(A, self.triangular_solve(A, B, lower=True), lower=True)
-
     def condition(self, L: Array, norm: float) -> float:
         self.meter.count("thin64", 10.0 * len(L) ** 2)
         return 1.0

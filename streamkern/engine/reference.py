@@ -414,6 +414,7 @@ class Engine:
         return self.kernel_factor(expansion, shift, self.kernel_matrix(expansion, expansion.p))
 
     def inverse_factor(self, A: Array, dtype: Any) -> Array:
+        """Return lower triangular W = L⁻¹ for A = L Lᵀ, so that A⁻¹ = Wᵀ W: (p, p), in ``dtype``; overwrites A."""
         L = self.cholesky(A)
         return np.asarray(scipy.linalg.solve_triangular(L, np.eye(len(L)), lower=True)).astype(dtype)
 
@@ -462,7 +463,7 @@ class Engine:
 
     def spd_solve(self, A: Array, B: Array) -> Array:
         """Return A⁻¹ B for positive definite A (float64), whose lower triangle is read and overwritten."""
-        L = self.cholesky(np.tril(A) + np.tril(A, -1).T)
+        L = self.cholesky(A)
         return self.triangular_solve(L, self.triangular_solve(L, B, lower=True), lower=True, transposed=True)
 
     def condition(self, L: Array, norm: float) -> float:
