@@ -60,7 +60,7 @@ class TiledAlgebra(Engine):
         self.parallel(part, cuts(len(A), tile))
         return out
 
-    def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
+    def gram_product(self, W: Array, B: Array, *, lower: bool = False) -> Array:
         """Use a tile of W twice while it is in cache.
 
         Each task has one of a fixed number of partial sums; slabs of B's columns bound their memory. If W is lower

@@ -33,7 +33,7 @@ from streamkern.engine.elementwise import Loops
 from streamkern.engine.krylov_eigenpairs import is_cheaper, space
 from streamkern.engine.operation_counts import eigh
 from streamkern.engine.packed_triangle import cuts
-from streamkern.engine.quantised_factor import PANEL, PackedFactor, padded, panel_rows
+from streamkern.engine.quantised_factor import PANEL, PackedFactor, padded
 from streamkern.engine.reference import Engine
 from streamkern.types import Array
 
@@ -261,7 +261,7 @@ class MeterEngine(Engine):
         with self.meter.scratch(phi.nbytes + TILE * rows * 8):
             pass
 
-    def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
+    def gram_product(self, W: Array, B: Array, *, lower: bool = False) -> Array:
         n, c = B.shape
         dtype = np.result_type(W.dtype, B.dtype)
         products = {"thin" if dtype == np.float32 else "thin64": (2.0 if lower else 4.0) * W.size * c}
@@ -288,15 +288,15 @@ class MeterEngine(Engine):
     def packed_factor(self, expansion: Centered, shift: float, lead: int) -> PackedFactor:
         """Count the lead's panels in 32 bits and the others in 16; then the lead's in 16, too."""
         p, wide = expansion.p, max(lead, min(PANEL, expansion.p))
-        for rows in panel_rows(p):
+        for rows in cuts(p, PANEL):
             self.meter.count("values", (rows.stop - rows.start) * (min(rows.start, lead) + rows.stop - rows.start))
         self.meter.count("gemm", 2.0 / 3.0 * float(lead) ** 3 + 2.0 * (p - lead) * float(lead) * lead)
         # Kernel values, V, the panel, and packed copies.
         with self.meter.scratch(4 * min(PANEL, p) * wide * 4 + 6 * PANEL * PANEL * 8):
-            inside = [self._new((rows.stop - rows.start, rows.stop), np.float32) for rows in panel_rows(lead)]
+            inside = [self._new((rows.stop - rows.start, rows.stop), np.float32) for rows in cuts(lead, PANEL)]
             beyond = [
                 self._new((rows.stop - rows.start, lead + padded(rows.stop - rows.start)), np.int16)
-                for rows in panel_rows(p)[len(inside) :]
+                for rows in cuts(p, PANEL)[len(inside) :]
             ]
         numbers = []
         while inside:

@@ -353,12 +353,12 @@ class Engine:
         for cols, panel in packed_panels(packed, phi.shape[1]):
             panel += phi[:, cols.start :].T @ phi[:, cols]
 
-    def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
-        """Wᵀ W B, shape (n, c), reading W (q, n) from memory once. W may be a result of ``place``."""
+    def gram_product(self, W: Array, B: Array, *, lower: bool = False) -> Array:
+        """Return Wᵀ W B, shape (n, c), reading W (q, n) from memory once; W is lower triangular if ``lower``."""
         return np.asarray(W.T @ (W @ B))
 
     def place(self, W: Any) -> Any:
-        """Return a matrix, or a packed factor, in the memory (of a device) from which every step reads it."""
+        """Return a packed factor in the memory (of a device) from which every step reads it."""
         return W
 
     def place_projection(self, W: Array, F: Array | None) -> Any:

@@ -228,15 +228,6 @@ class OnDevice:
             after: tuple[Any, Any, Any] = self.device.loops.moved(ahead, before, mean, g, rate, gamma, second, share)
             return after
 
-    def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
-        if not isinstance(W, _Placed):
-            return self.host.gram_product(W, B, lower=lower)
-        with self.device.turn():
-            if W.there is None:
-                W.there = self.device.put(W.W)
-            right = self.device.put(B, W.W.dtype)
-            return self.device.take(W.there.T @ (W.there @ right))
-
     def packed_product(self, W: Any, B: Array) -> Array:
         """Convert one panel of integers at a time to float32, on the device."""
         if not isinstance(W, _Placed):
