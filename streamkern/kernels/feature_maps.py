@@ -17,7 +17,7 @@ import scipy.linalg
 from streamkern.cpu import default_engine
 from streamkern.defaults import FACTOR_JITTER
 from streamkern.engine import Engine
-from streamkern.engine.base import CENTER_TILE, ROW_TILE, TILE_BYTES, Basis
+from streamkern.engine.base import CENTER_TILE, ROW_TILE, Basis
 from streamkern.engine.packed_triangle import cuts
 from streamkern.errors import NumericalError, UsageError, require_types
 from streamkern.kernels.base import Expansion, Kernel, set_integer
@@ -270,7 +270,7 @@ class Nystrom(_AtCenters):
                 remedy="check that the kernel is positive definite, or take fewer centers",
             ) from error
         inverse, _ = scipy.linalg.lapack.dtrtri(L, lower=1, overwrite_c=1)
-        return _Orthonormal(Expansion(self.kernel, centers.astype(dtype)), np.ascontiguousarray(inverse, dtype=dtype))
+        return _Orthonormal(np.ascontiguousarray(inverse, dtype=dtype), Expansion(self.kernel, centers.astype(dtype)))
 
 
 _MAPS: dict[str, Any] = {
@@ -291,44 +291,39 @@ def feature_map_from_json(data: dict[str, Any]) -> FeatureMap:
 
 
 @dataclass(eq=False)
-class _Columns(Basis):
-    center: Array
-    engine: Engine = field(default_factory=default_engine)
+class _OfArray(Basis):
+    """As many functions as an array is long, in its dtype."""
+
+    array: Array
+    engine: Engine = field(default_factory=default_engine, kw_only=True)
 
     @property
     def width(self) -> int:
-        return len(self.center)
+        return len(self.array)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return self.center.dtype
+        return self.array.dtype
+
+
+class _Columns(_OfArray):
+    """x + center."""
 
     def block(self, X: Array, out: Array | None = None) -> Array:
         out = np.empty((len(X), self.width), dtype=self.dtype) if out is None else out
-        return np.add(X, self.center, out=out)
+        return np.add(X, self.array, out=out)
 
 
 @dataclass(eq=False)
-class _Projected(Basis):
-    omega: Array
+class _Projected(_OfArray):
     offsets: Array
-    engine: Engine = field(default_factory=default_engine)
-    tile_bytes: int = TILE_BYTES
-
-    @property
-    def width(self) -> int:
-        return len(self.omega)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.omega.dtype
 
     def block(self, X: Array, out: Array | None = None) -> Array:
         out = np.empty((len(X), self.width), dtype=self.dtype) if out is None else out
         for rows in cuts(len(X), ROW_TILE):
             for cols in cuts(self.width, CENTER_TILE):
                 S = out[rows, cols]
-                np.matmul(X[rows], self.omega[cols].T, out=S)
+                np.matmul(X[rows], self.array[cols].T, out=S)
                 self._finish(S, self.offsets[cols])
         return out
 
@@ -354,21 +349,10 @@ class _ReLUs(_Projected):
 
 
 @dataclass(eq=False)
-class _Orthonormal(Basis):
+class _Orthonormal(_OfArray):
     """L⁻¹ k_Z(x)."""
 
     expansion: Expansion
-    inverse: Array
-    engine: Engine = field(default_factory=default_engine)
-    tile_bytes: int = TILE_BYTES
-
-    @property
-    def width(self) -> int:
-        return self.expansion.width
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.expansion.dtype
 
     @property
     def scratch_bytes(self) -> int:
@@ -380,7 +364,7 @@ class _Orthonormal(Basis):
         # square product. BLAS has it, but SciPy's wrapper holds Python's lock.
         for rows in cuts(len(X), ROW_TILE):
             for cols in reversed(cuts(self.width, _SUBSTITUTED_COLUMNS)):
-                out[rows, cols] = out[rows, : cols.stop] @ self.inverse[cols, : cols.stop].T
+                out[rows, cols] = out[rows, : cols.stop] @ self.array[cols, : cols.stop].T
         return out
 
 

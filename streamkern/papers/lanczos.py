@@ -94,7 +94,9 @@ def block_lanczos(
                 expected="finite features, not all 0",
                 remedy="check the data's scale and the feature map",
             )
-        Q, W = np.hstack([Q, rounded.astype(np.float64)]), np.hstack([W, product])
+        pairs = ((Q, rounded.astype(np.float64)), (W, product))
+        Q, W = (np.concatenate(pair, axis=1) for pair in pairs)
+        del pairs
         values, Y = _ritz(Q, W, k, engine)
         vectors = Q @ Y
         residuals = np.linalg.norm(W @ Y - vectors * values, axis=0)

@@ -152,11 +152,10 @@ class SGDIteration(Iteration):
     prepared: StepSize
 
     def __post_init__(self) -> None:
-        self.size = self.prepared
         self.epochs = self.solver.epochs
-        self.contribution = Gradient(self.basis)
+        self.contribution, batch = Gradient(self.basis), self.stream.batch_rows
         self.report: dict[str, Any] = {
-            **self.size.report(self.stream.batch_rows, self.solver.rate(self.size, self.stream.batch_rows, 1, 0)),
+            **self.prepared.report(batch, self.solver.rate(self.prepared, batch, 1, 0)),
             "features": self.basis.width,
         }
 
@@ -169,7 +168,7 @@ class SGDIteration(Iteration):
 
     def update(self, state: SGDState, parts: Parts, position: Position) -> SGDState:
         g, _, rows = parts
-        rate = np.asarray(self.solver.rate(self.size, rows, state.t + 1, position[0]), dtype=g.dtype)
+        rate = np.asarray(self.solver.rate(self.prepared, rows, state.t + 1, position[0]), dtype=g.dtype)
         w = state.w - rate * (g / np.asarray(rows, dtype=g.dtype) + np.asarray(self.solver.ridge, g.dtype) * state.w)
         mean = average(state.mean, w, state.t + 1) if self.solver.average else state.mean
         return SGDState(w, mean, state.t + 1)
@@ -222,10 +221,9 @@ class DescentIteration(FullPassIteration):
     prepared: float
 
     def __post_init__(self) -> None:
-        self.step = self.prepared
         self.epochs = self.solver.epochs
         self.contribution = Gradient(self.basis)
-        self.report: dict[str, Any] = {"step": self.step, "features": self.basis.width}
+        self.report: dict[str, Any] = {"step": self.prepared, "features": self.basis.width}
 
     def init(self) -> Array:
         zero: Array = self.basis.engine.zeros((self.basis.width, self.outputs), self.basis.dtype)
@@ -233,7 +231,7 @@ class DescentIteration(FullPassIteration):
 
     def begin(self, state: Array, pass_: int, sweep: Sweep) -> Array:
         g, _, n = sweep(self.contribution, state)
-        moved = state - self.step * (g.astype(np.float64) / n + self.solver.ridge * state)
+        moved = state - self.prepared * (g.astype(np.float64) / n + self.solver.ridge * state)
         weights: Array = moved.astype(state.dtype, copy=False)
         return weights
 

@@ -35,7 +35,6 @@ CASES = {
     "norms": lambda A: np.linalg.norm(A, axis=1),
     "einsum": lambda A: np.einsum("ij,ij->i", A, A, dtype=np.float64),
     "side by side": lambda A: np.concatenate([A, A], axis=1),
-    "stacked": lambda A: np.hstack([A, A[:, :2]]),
     "orthogonal": lambda A: np.linalg.qr(A)[0],
     "inverse": lambda A: np.linalg.inv(A.T @ A + np.eye(6)),
     "comparison": lambda A: (A > 0) & np.isfinite(A),
