@@ -119,7 +119,6 @@ PLAIN = {
     "sklearn/estimators.py": "scikit-learn's conventions",
     "execute/base.py": "protocol",
     "execute/dask_executor.py": "LostError, caught where the step is repeated",
-    "execute/dask_actors.py": "LostError, caught where the step is repeated",
     "execute/threads_executor.py": "an exception of another thread, raised here",
     "kernels/base.py": "protocol",
     "registry/promotion_gate.py": "a comparison without a result, caught by the verdict",

@@ -22,7 +22,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 DOORS = {
     "bokeh": {"report/bokeh_plots.py"},
     "cupy": {"gpu/cupy.py"},
-    "dask": {"formats/dask_source.py", "execute/dask_executor.py", "execute/dask_actors.py"},
+    "dask": {"formats/dask_source.py", "execute/dask_executor.py"},
     "distributed": {
         "execute/dask_client.py",
         "execute/dask_executor.py",
