@@ -81,18 +81,20 @@ if TYPE_CHECKING:
     from streamkern.serving.explain import explain as explain
     from streamkern.serving.predict_files import predict as predict
     from streamkern.selection.learned_metric import AGOP as AGOP
-    from streamkern.solvers import (
+    from streamkern.papers import (
         SGD as SGD,
         SVRG as SVRG,
+        GradientDescent as GradientDescent,
+        corollary_1 as corollary_1,
+        default_features as default_features,
+    )
+    from streamkern.solvers import (
         Direct as Direct,
         EigenPro as EigenPro,
         EigenPro1 as EigenPro1,
         EigenPro2 as EigenPro2,
         Falkon as Falkon,
-        GradientDescent as GradientDescent,
         Logistic as Logistic,
-        corollary_1 as corollary_1,
-        default_features as default_features,
     )
     from streamkern.formats import Retry as Retry
     from streamkern.formats.parquet import write_parquet as write_parquet
@@ -133,9 +135,8 @@ _NAMES = {
     "streamkern.serving.explain": "explain",
     "streamkern.serving.predict_files": "predict",
     "streamkern.selection.learned_metric": "AGOP",
-    "streamkern.solvers": (
-        "SGD SVRG Direct EigenPro EigenPro1 EigenPro2 Falkon GradientDescent Logistic corollary_1 default_features"
-    ),
+    "streamkern.papers": "SGD SVRG GradientDescent corollary_1 default_features",
+    "streamkern.solvers": "Direct EigenPro EigenPro1 EigenPro2 Falkon Logistic",
     "streamkern.formats": "Retry",
     "streamkern.formats.parquet": "write_parquet",
     "streamkern.formats.training_zarr": "write_zarr",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -50,41 +50,36 @@ class CenterSet(NamedTuple):
     ids: IntArray | None
 
 
-class Centers(Protocol):
-    """A way of choosing centers."""
+class Centers(Parameters):
+    """A way of choosing centers; by default p of them, drawn into memory.
 
-    stored: bool = False
-    """True if the centers stay where the rows are stored, rather than in memory."""
+    Attributes:
+        p: number of centers.
+        stored: whether the centers stay where the rows are stored, rather than in memory.
+    """
+
+    p: int
+    stored = False
 
     def count(self, dataset: Dataset) -> int:
-        """Number p of centers for this dataset."""
+        """Return the number p of centers for this dataset."""
+        return self.p
 
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
-        """The centers: a function of the dataset's rows, never of the executor; of its chunks only by rounding."""
+        """Return the centers: a function of the dataset's rows, never of the executor; of chunks only by rounding."""
+        raise NotImplementedError
 
     def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
-        """Bytes that choosing holds at its peak, beyond reading the rows and the centers themselves; 0 by default."""
+        """Return the bytes of choosing at its peak, beyond reading the rows and the centers themselves."""
         return 0
 
     def operations(self, dataset: Dataset) -> Operations:
-        """Operations that choosing takes, at most; none by default."""
+        """Return the operations of choosing, at most."""
         return Operations()
-
-    def to_json(self) -> dict[str, Any]:
-        """The request, for fingerprints and reports."""
-
-
-class CountedCenters(Parameters, Centers):
-    """Centers in memory, p of them."""
-
-    p: int
-
-    def count(self, dataset: Dataset) -> int:
-        return self.p
 
 
 @dataclass(frozen=True)
-class Uniform(CountedCenters):
+class Uniform(Centers):
     """p stored rows drawn without replacement, in one pass: those of smallest hash. They are not augmented.
 
     Args:
@@ -157,16 +152,13 @@ class AllRows(Centers):
         """The ids of the rows, and their hashes."""
         return 3 * 8 * dataset.base_rows
 
-    def to_json(self) -> dict[str, Any]:
-        return {"name": "AllRows"}
-
 
 def _row_sum(block: Block, state: Any) -> Parts:
     return block.X.sum(axis=0, dtype=np.float64), len(block.X)
 
 
 @dataclass(frozen=True, eq=False)
-class Given(CountedCenters):
+class Given(Centers):
     """The centers as an array.
 
     Args:
@@ -210,7 +202,7 @@ class Given(CountedCenters):
 
 
 @dataclass(frozen=True)
-class KMeans(CountedCenters):
+class KMeans(Centers):
     """Means of p clusters: k-means++ on a sample (Arthur & Vassilvitskii 2007), then sweeps of Lloyd's algorithm.
 
     An iteration is one sweep that adds up, for each center, the rows nearest to it, and moves it to their mean. Where
@@ -298,7 +290,7 @@ class KMeans(CountedCenters):
 
 
 @dataclass(frozen=True)
-class RPCholesky(CountedCenters):
+class RPCholesky(Centers):
     """Rows chosen by randomly pivoted Cholesky (Chen, Epperly, Tropp, Webber 2023, alg. 2.1).
 
     Each pivot is drawn with a probability proportional to its residual k(x, x) − k(x, Z) K(Z, Z)⁻¹ k(Z, x), given the

@@ -125,6 +125,15 @@ def require_step(solver: Any) -> None:
         raise UsageError(f"The step is {solver.step}.", where=where, expected="a positive number")
 
 
+def require_ridge(solver: Any) -> None:
+    """Check that the ridge of a solver is a finite number >= 0."""
+    ridge = solver.ridge
+    real = isinstance(ridge, int | float | np.integer | np.floating) and not isinstance(ridge, bool)
+    if not (real and math.isfinite(ridge) and ridge >= 0):
+        where = f"{type(solver).__name__}(ridge=...)"
+        raise UsageError(f"The ridge is {ridge!r}.", where=where, expected="a finite number >= 0")
+
+
 def require_finite(owner: Any) -> None:
     """Raise UsageError unless the ``value`` of a step or an augmentation is a finite number."""
     if not math.isfinite(owner.value):

@@ -130,10 +130,6 @@ class CountingEngine(HostEngine):
         self.counts.add("matrix", float(len(A)) ** 3 / 3)
         return super().cholesky(A)
 
-    def spd_solve(self, A: Array, B: Array) -> Array:
-        self.counts.add("matrix", float(len(A)) ** 3 / 3 + 2.0 * len(A) * B.size)
-        return super().spd_solve(A, B)
-
     def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
         self.counts.add("matrix", 1.0 * len(R) * B.size)
         return super().triangular_solve(R, B, lower=lower, transposed=transposed)

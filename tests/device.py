@@ -167,10 +167,6 @@ class HostDevice:
             X = change(self.loops, X, ids, copies)
         return X
 
-    def upload(self, array: Array) -> Any:
-        """A copy."""
-        return self.put(array)
-
     def inverse_factor(self, A: Any, dtype: Any) -> Any:
         """By LAPACK.
 

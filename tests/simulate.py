@@ -17,7 +17,7 @@ from itertools import count, pairwise
 
 import numpy as np
 
-from streamkern.execute.dask_actors import MAX_TREE_ROOTS, tree_roots
+from streamkern.execute.dask_executor import MAX_TREE_ROOTS, tree_roots
 from streamkern.rng import generator
 
 

@@ -34,8 +34,8 @@ from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.formats import ArraySource
 from streamkern.kernels import feature_map_from_json, kernel_from_json
 from streamkern.kernels.base import Sum
+from streamkern.papers.lanczos import speedup_ratio
 from streamkern.precondition.eigensystem import top_eigensystem
-from streamkern.precondition.lanczos import speedup_ratio
 from streamkern.precondition.randomized_svd import randomized_eigensystem
 from streamkern.registry.promotion_gate import Gate
 from streamkern.runs.solution_spectrum import effective_dimension, rayleigh_quotient
@@ -119,7 +119,6 @@ PLAIN = {
     "sklearn/estimators.py": "scikit-learn's conventions",
     "execute/base.py": "protocol",
     "execute/dask_executor.py": "LostError, caught where the step is repeated",
-    "execute/dask_actors.py": "LostError, caught where the step is repeated",
     "execute/threads_executor.py": "an exception of another thread, raised here",
     "kernels/base.py": "protocol",
     "registry/promotion_gate.py": "a comparison without a result, caught by the verdict",

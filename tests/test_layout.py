@@ -22,7 +22,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 DOORS = {
     "bokeh": {"report/bokeh_plots.py"},
     "cupy": {"gpu/cupy.py"},
-    "dask": {"formats/dask_source.py", "execute/dask_executor.py", "execute/dask_actors.py"},
+    "dask": {"formats/dask_source.py", "execute/dask_executor.py"},
     "distributed": {
         "execute/dask_client.py",
         "execute/dask_executor.py",
@@ -242,10 +242,6 @@ def test_a_facet_of_a_source_is_neither_probed_nor_set_from_outside():
     assert {str(file.relative_to(ROOT)): found for file in FILES if (found := facet_faults(file.read_text()))} == {}
 
 
-SHARED = {"matmul": "the product, and its rule for arrays of shapes"}
-"""Names that two modules may define, because they mean the same."""
-
-
 @pytest.mark.slow
 def test_no_public_name_is_defined_in_two_modules():
     places: dict[str, list[str]] = {}
@@ -253,9 +249,7 @@ def test_no_public_name_is_defined_in_two_modules():
         for node in ast.parse(file.read_text()).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
-    twice = {name: found for name, found in places.items() if len(found) > 1}
-    assert {name: found for name, found in twice.items() if name not in SHARED} == {}
-    assert twice.keys() == SHARED.keys()
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def methods(file: Path) -> Iterator[tuple[str, str, ast.FunctionDef | ast.AsyncFunctionDef]]:

@@ -27,9 +27,9 @@ import streamkern as sk
 from streamkern.centers import CenterSet
 from streamkern.data.targets import Continuous
 from streamkern.kernels import Identity, Linear
-from streamkern.precondition.lanczos import speedup_ratio
+from streamkern.papers.lanczos import speedup_ratio
+from streamkern.papers.svrg import SAMPLINGS, SVRG
 from streamkern.solvers import Problem, train
-from streamkern.solvers.svrg import SAMPLINGS, SVRG
 
 IMAGES = Path(__file__).parents[1] / "fashion_mnist.py"
 DECAYS = {"linear": 1, "quadratic": 2}

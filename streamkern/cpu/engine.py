@@ -7,22 +7,23 @@ from typing import Any, cast
 
 import numpy as np
 
-from streamkern.cpu import fused_predict, int16_factor, lapack, linear_algebra
+from streamkern.cpu import fused_predict, int16_factor, lapack
 from streamkern.cpu.alignment import aligned_rows
 from streamkern.cpu.elementwise import CompiledLoops
 from streamkern.cpu.gemm import Factor, inner, pack, packed_bytes
 from streamkern.cpu.gemv import MOST, add_transposed, laid_out, prepared, room, times
 from streamkern.cpu.kernel_gradients import sums_of_signs, whole_vectors
+from streamkern.cpu.linear_algebra import TiledAlgebra
 from streamkern.cpu.manhattan import distances, packed_for_manhattan
 from streamkern.defaults import COMPILING_BYTES, MIN_DERIVATIVE_DISTANCE
-from streamkern.engine.base import CENTER_TILE, KERNEL_TILE, ROW_TILE, Centered, Evaluated, Imap, Map, Respond
+from streamkern.engine.base import CENTER_TILE, KERNEL_TILE, ROW_TILE, Basis, Centered, Imap, Map, Respond
 from streamkern.engine.packed_triangle import cuts, packed_panels
 from streamkern.engine.quantised_factor import PackedFactor
-from streamkern.engine.reference import Engine, one_by_one
+from streamkern.engine.reference import one_by_one
 from streamkern.types import Array
 
 
-class HostEngine(Engine):
+class HostEngine(TiledAlgebra):
     """``Engine`` with compiled products, fused kernel values and tiled linear algebra."""
 
     name = "host"
@@ -73,7 +74,7 @@ class HostEngine(Engine):
                 kernel.apply(S, x_norms[rows], z_norms[cols], self.loops)
         return K
 
-    def panels(self, basis: Evaluated, X: Array, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
+    def panels(self, basis: Basis, X: Array, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
         """Reuse one buffer, because page faults would cost more than the elementwise pass."""
         buffer = _buffer(basis) if prepared is None else prepared
         try:
@@ -85,12 +86,12 @@ class HostEngine(Engine):
         finally:
             basis.buffers.append(buffer)
 
-    def begin(self, basis: Evaluated, X: Array) -> Any:
+    def begin(self, basis: Basis, X: Array) -> Any:
         buffer, first = _buffer(basis), X[: basis.row_tile]
         basis.block(first, out=buffer[: len(first)])
         return buffer
 
-    def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
+    def predict(self, basis: Basis, X: Array, W: Array) -> Array:
         if not _fits_one_call(basis, X, W):
             return super().predict(basis, X, W)
         expansion = cast(Centered, basis)
@@ -107,7 +108,7 @@ class HostEngine(Engine):
     def add_transposed(self, phi: Array, r: Array, sums: Array) -> None:
         add_transposed(phi, r, sums)
 
-    def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, prepared: Any = None) -> Array:
+    def pull(self, basis: Basis, X: Array, W: Array, respond: Respond, outputs: int, prepared: Any = None) -> Array:
         if W.dtype != basis.dtype:
             return super().pull(basis, X, W, respond, outputs, prepared)
         product, g = self.multiplier(W), room(basis.width, outputs, W.dtype)
@@ -134,12 +135,6 @@ class HostEngine(Engine):
     def right_factor(self, B: Array) -> Any:
         return Factor(B)
 
-    def product(self, A: Array, B: Array) -> Array:
-        return linear_algebra.matmul(A, B, self.parallel)
-
-    def product_t(self, U: Array, V: Array) -> Array:
-        return linear_algebra.matmul(U.T, V, self.parallel, tile=64)
-
     def symmetric_product(self, K: Array, W: Array) -> Array:
         """Read each tile from memory once, for the columns on both sides."""
         out, right = room(len(K), W.shape[1], W.dtype), laid_out(W)
@@ -149,19 +144,10 @@ class HostEngine(Engine):
             add_transposed(A[:, : rows.start], W[rows], out[: rows.start])
         return np.ascontiguousarray(out)
 
-    def gram(self, A: Array) -> Array:
-        return linear_algebra.gram(A, self.parallel)
-
     def add_gram(self, packed: Array, phi: Array) -> None:
         columns = phi.T.copy()
         for cols, panel in packed_panels(packed, len(columns)):
             Factor(columns[cols]).product(columns[cols.start :], panel, add=True)
-
-    def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
-        return linear_algebra.gram_matmul(W, B, self.parallel, lower=lower)
-
-    def inverse_factor(self, A: Array, dtype: Any) -> Array:
-        return linear_algebra.inverse_factor(A, dtype, self.parallel)
 
     def packed_factor(self, expansion: Centered, shift: float, lead: int) -> PackedFactor:
         return int16_factor.packed_factor(self, expansion, shift, lead)
@@ -169,23 +155,11 @@ class HostEngine(Engine):
     def packed_product(self, W: Any, B: Array) -> Array:
         return int16_factor.packed_product(W, B, self.parallel)
 
-    def cholesky(self, A: Array) -> Array:
-        return linear_algebra.cholesky(A, self.parallel)
-
-    def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
-        return linear_algebra.triangular_solve(R, B, self.parallel, lower=lower, transposed=transposed)
-
-    def spd_solve(self, A: Array, B: Array) -> Array:
-        return linear_algebra.spd_solve(A, B, self.parallel)
-
-    def mirror(self, A: Array) -> Array:
-        return linear_algebra.mirror(A, self.parallel)
-
     def whole_eigenpairs(self, K: Array, k: int) -> tuple[Array, Array]:
         return lapack.top_eigenpairs(np.ascontiguousarray(K), k)
 
 
-def _buffer(basis: Evaluated) -> Array:
+def _buffer(basis: Basis) -> Array:
     try:
         return basis.buffers.pop()
     except IndexError:

@@ -16,7 +16,7 @@ from streamkern.cpu.gemm import Factor
 from streamkern.cpu.gemv import add_transposed, laid_out, room, times
 from streamkern.engine.base import SLAB, SUMS, Centered, Map
 from streamkern.engine.packed_triangle import cuts
-from streamkern.engine.quantised_factor import PANEL, PackedFactor, padded, panel_rows, quantised
+from streamkern.engine.quantised_factor import PANEL, PackedFactor, padded, quantised
 from streamkern.engine.reference import not_positive
 from streamkern.types import Array
 
@@ -26,11 +26,11 @@ def packed_factor(engine: Any, expansion: Centered, shift: float, lead: int) -> 
     p, parallel = expansion.p, engine.parallel
     # The lead is float32, because with rounding to 16 bits S could become indefinite. It is one array, because growing
     # panels would fragment the heap.
-    inside = panel_rows(lead)
+    inside = cuts(lead, PANEL)
     store = np.empty(sum((rows.stop - rows.start) * rows.stop for rows in inside) + PANEL * PANEL, np.float32)
     W, end = list[Array](), 0
     beyond: list[tuple[Array, Array]] = []
-    for rows in panel_rows(p):
+    for rows in cuts(p, PANEL):
         n, Z = min(rows.start, lead), expansion.Z[rows]
         S = np.asarray(expansion.at(Z).block(Z), dtype=np.float64)
         np.fill_diagonal(S, engine.diagonal(expansion, Z))
@@ -94,7 +94,7 @@ def _inverse_lower(S: Array) -> Array:
 
 def _border(left: Array, W: list[Array], V: Array, parallel: Map) -> None:
     """Write V = left Wᵀ for the lead's panels W, each with the columns up to its own."""
-    columns = panel_rows(left.shape[1])
+    columns = cuts(left.shape[1], PANEL)
     rights = parallel(lambda part: Factor(left[:, part]), columns)
 
     def tile(j: int) -> None:
@@ -108,7 +108,7 @@ def _border(left: Array, W: list[Array], V: Array, parallel: Map) -> None:
 
 def _times_lead(V: Array, W: list[Array], own: Array, panel: Array, parallel: Map) -> None:
     """Write −own V W to the panel's first columns."""
-    columns, negative = panel_rows(V.shape[1]), -own
+    columns, negative = cuts(V.shape[1], PANEL), -own
 
     def tile(j: int) -> None:
         total = np.zeros((len(V), columns[j].stop - columns[j].start), np.float32)

@@ -17,29 +17,114 @@ from streamkern.cpu.gemv import add_transposed, laid_out, room, times
 from streamkern.engine.base import MANY, SLAB, SUMS, TILE, Map
 from streamkern.engine.elementwise import has_dense_rows
 from streamkern.engine.packed_triangle import cuts
-from streamkern.engine.reference import not_positive, one_by_one
+from streamkern.engine.reference import Engine, not_positive, one_by_one
 from streamkern.types import Array
 
 
-def inverse_factor(A: Array, dtype: np.dtype[Any], parallel: Map, tile: int = TILE) -> Array:
-    """Return lower triangular W = L⁻¹ for A = L Lᵀ, so that A⁻¹ = Wᵀ W: shape (p, p), ``dtype``, in A's memory.
+class TiledAlgebra(Engine):
+    """The matrix methods of an engine, by tiles."""
 
-    A is contiguous and owns its memory; ``dtype`` is not wider than A's. ``NumericalError`` if a pivot is not positive.
-    """
-    cholesky(A, parallel, tile)
-    _invert_lower(A, cuts(len(A), tile), parallel)
-    if A.dtype == dtype:
-        for i, row in enumerate(A):
-            row[i + 1 :] = 0
+    def product(self, A: Array, B: Array, tile: int = TILE) -> Array:
+        return self._product(A, B, tile)
+
+    def product_t(self, U: Array, V: Array) -> Array:
+        return self._product(U.T, V, 64)
+
+    def _product(self, A: Array, B: Array, tile: int) -> Array:
+        out = np.empty((len(A), B.shape[1]), dtype=np.result_type(A, B))
+        if A.dtype == B.dtype and B.shape[1] >= MANY:
+            right = Factor(B.T)
+            size = tile if has_dense_rows(A) else tile // 4  # other rows are copied, for which no memory is projected
+            self.parallel(lambda part: right.product(A[part], out[part]), cuts(len(A), size))
+        else:
+            self.parallel(lambda part: np.matmul(A[part], B, out=out[part]), cuts(len(A), tile))
+        return out
+
+    def gram(self, A: Array, tile: int = TILE) -> Array:
+        out = np.empty((len(A), len(A)), dtype=A.dtype)
+
+        def part(rows: slice) -> None:
+            below = out[rows.start :, rows]
+            Factor(A[rows]).product(A[rows.start :], below)
+            out[rows, rows.start :] = below.T
+
+        self.parallel(part, cuts(len(A), tile))
+        return out
+
+    def gram_product(self, W: Array, B: Array, *, lower: bool = False) -> Array:
+        """Use a tile of W twice while it is in cache.
+
+        Each task has one of a fixed number of partial sums; slabs of B's columns bound their memory. If W is lower
+        triangular, tiles above its diagonal are skipped.
+        """
+        tiles = cuts(len(W), 128)
+        out = np.empty(B.shape, dtype=np.result_type(W, B))
+        for a in range(0, B.shape[1], SLAB):
+            columns = slice(a, min(a + SLAB, B.shape[1]))
+            right = laid_out(B[:, columns].astype(out.dtype))
+
+            def total(rows: list[slice], right: Array = right) -> Array:
+                sums = room(len(right), right.shape[1], right.dtype)
+                for part in rows:
+                    stop = part.stop if lower else W.shape[1]
+                    A = W[part, :stop]
+                    add_transposed(A, times(A, right[:stop]), sums[:stop])
+                return sums
+
+            first, *rest = self.parallel(total, [tiles[i::SUMS] for i in range(min(SUMS, len(tiles)))]) or [0.0 * right]
+            for sums in rest:
+                first += sums
+            out[:, columns] = first
+        return out
+
+    def mirror(self, A: Array, tile: int = TILE) -> Array:
+        """Copy by tiles, because writing columns is slow."""
+        tiles = cuts(len(A), tile)
+        above = np.triu(np.ones((min(tile, len(A)),) * 2, dtype=bool), 1)
+
+        def part(i: int) -> None:
+            rows = tiles[i]
+            for cols in tiles[:i]:
+                A[cols, rows] = A[rows, cols].T
+            own = A[rows, rows]
+            np.copyto(own, own.T.copy(), where=above[: len(own), : len(own)])
+
+        self.parallel(part, range(len(tiles)))
         return A
-    p, rows = len(A), A.ravel().view(dtype)  # row by row to the front, which never overwrites a row still to be read
-    for i in range(p):
-        row = A[i, : i + 1].astype(dtype)
-        rows[i * p : i * p + i + 1] = row
-        rows[i * p + i + 1 : (i + 1) * p] = 0
-    del rows
-    A.resize(-(-p * p * dtype.itemsize // 8), refcheck=False)  # release the rest of the memory
-    return A.view(dtype)[: p * p].reshape(p, p)
+
+    def cholesky(self, A: Array) -> Array:
+        return cholesky(A, self.parallel)
+
+    def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False, tile: int = TILE) -> Array:
+        """Solve a tile of columns in each task; R's other triangle is not read."""
+        solve = partial(lapack.trtrs, lower=lower, transposed=transposed)
+        if B.ndim == 1 or B.shape[1] <= tile:
+            return solve(R, B)
+        R, out = R.astype(np.result_type(R, B), copy=False), np.empty(B.shape, np.result_type(R, B), order="F")
+
+        def part(columns: slice) -> None:
+            out[:, columns] = solve(R, B[:, columns])
+
+        self.parallel(part, cuts(B.shape[1], tile))
+        return out
+
+    def inverse_factor(self, A: Array, dtype: Any, tile: int = TILE) -> Array:
+        """Compute in A's memory: A is contiguous and owns it, and ``dtype`` is not wider than A's."""
+        cholesky(A, self.parallel, tile)
+        _invert_lower(A, cuts(len(A), tile), self.parallel)
+        if A.dtype == dtype:
+            for i, row in enumerate(A):
+                row[i + 1 :] = 0
+            return A
+        p, rows = len(A), A.ravel().view(dtype)
+        for i in range(p):  # row by row to the front, which never overwrites a row still to be read
+            row = A[i, : i + 1].astype(dtype)
+            rows[i * p : i * p + i + 1] = row
+            rows[i * p + i + 1 : (i + 1) * p] = 0
+        del rows
+        A.resize(-(-p * p * dtype.itemsize // 8), refcheck=False)  # release the rest of the memory
+        W: Array = A.view(dtype)[: p * p].reshape(p, p)
+        return W
 
 
 def cholesky(A: Array, parallel: Map, tile: int = TILE) -> Array:
@@ -50,29 +135,6 @@ def cholesky(A: Array, parallel: Map, tile: int = TILE) -> Array:
             raise not_positive()
         return A
     return tiled_cholesky(A, parallel, tile)
-
-
-def triangular_solve(
-    R: Array, B: Array, parallel: Map, *, lower: bool, transposed: bool = False, tile: int = TILE
-) -> Array:
-    """Return R⁻¹ B or R⁻ᵀ B, a tile of columns in each task; R's other triangle is not read."""
-    solve = partial(lapack.trtrs, lower=lower, transposed=transposed)
-    if B.ndim == 1 or B.shape[1] <= tile:
-        return solve(R, B)
-    R, out = R.astype(np.result_type(R, B), copy=False), np.empty(B.shape, np.result_type(R, B), order="F")
-
-    def part(columns: slice) -> None:
-        out[:, columns] = solve(R, B[:, columns])
-
-    parallel(part, cuts(B.shape[1], tile))
-    return out
-
-
-def spd_solve(A: Array, B: Array, parallel: Map) -> Array:
-    """Return A⁻¹ B for positive definite A (float64), whose lower triangle is read and overwritten."""
-    cholesky(A, parallel)
-    half = triangular_solve(A, B, parallel, lower=True)
-    return triangular_solve(A, half, parallel, lower=True, transposed=True)
 
 
 def tiled_cholesky(A: Array, parallel: Map, tile: int = TILE) -> Array:
@@ -132,71 +194,3 @@ def _invert_lower(A: Array, tiles: list[slice], parallel: Map) -> None:
 
 def _strict_lower(tiles: list[slice]) -> list[tuple[slice, slice]]:
     return [(rows, cols) for i, rows in enumerate(tiles) for cols in tiles[:i]]
-
-
-def matmul(A: Array, B: Array, parallel: Map, tile: int = TILE) -> Array:
-    """A B by fixed tiles of rows of A."""
-    out = np.empty((len(A), B.shape[1]), dtype=np.result_type(A, B))
-    if A.dtype == B.dtype and B.shape[1] >= MANY:
-        right = Factor(B.T)
-        size = tile if has_dense_rows(A) else tile // 4  # other rows are copied, for which no memory is projected
-        parallel(lambda part: right.product(A[part], out[part]), cuts(len(A), size))
-    else:
-        parallel(lambda part: np.matmul(A[part], B, out=out[part]), cuts(len(A), tile))
-    return out
-
-
-def mirror(A: Array, parallel: Map, tile: int = TILE) -> Array:
-    """Copy the lower triangle of A to the upper, in place; by tiles, because writing columns is slow."""
-    tiles = cuts(len(A), tile)
-    above = np.triu(np.ones((min(tile, len(A)),) * 2, dtype=bool), 1)
-
-    def part(i: int) -> None:
-        rows = tiles[i]
-        for cols in tiles[:i]:
-            A[cols, rows] = A[rows, cols].T
-        own = A[rows, rows]
-        np.copyto(own, own.T.copy(), where=above[: len(own), : len(own)])
-
-    parallel(part, range(len(tiles)))
-    return A
-
-
-def gram(A: Array, parallel: Map, tile: int = TILE) -> Array:
-    """A Aᵀ, shape (n, n), by fixed tiles, each computed once."""
-    out = np.empty((len(A), len(A)), dtype=A.dtype)
-
-    def part(rows: slice) -> None:
-        below = out[rows.start :, rows]
-        Factor(A[rows]).product(A[rows.start :], below)
-        out[rows, rows.start :] = below.T
-
-    parallel(part, cuts(len(A), tile))
-    return out
-
-
-def gram_matmul(W: Array, B: Array, parallel: Map, *, lower: bool = False, tile: int = 128) -> Array:
-    """Return Wᵀ W B, reading W (q, n) from memory once: a tile of its rows is used twice while it is in cache.
-
-    Each task has one of a fixed number of partial sums; slabs of B's columns bound their memory. If W is lower
-    triangular, tiles above its diagonal are skipped.
-    """
-    tiles = cuts(len(W), tile)
-    out = np.empty(B.shape, dtype=np.result_type(W, B))
-    for a in range(0, B.shape[1], SLAB):
-        columns = slice(a, min(a + SLAB, B.shape[1]))
-        right = laid_out(B[:, columns].astype(out.dtype))
-
-        def total(rows: list[slice], right: Array = right) -> Array:
-            sums = room(len(right), right.shape[1], right.dtype)
-            for part in rows:
-                stop = part.stop if lower else W.shape[1]
-                A = W[part, :stop]
-                add_transposed(A, times(A, right[:stop]), sums[:stop])
-            return sums
-
-        first, *rest = parallel(total, [tiles[i::SUMS] for i in range(min(SUMS, len(tiles)))]) or [0.0 * right]
-        for sums in rest:
-            first += sums
-        out[:, columns] = first
-    return out

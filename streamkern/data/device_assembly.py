@@ -122,7 +122,7 @@ class DeviceAssembly(Assembly):
         data = self.dataset
         if not self.on_device:
             block = self._host.build(raw, index, key, where, lookup)
-            return block._replace(X=self.device.upload(block.X))
+            return block._replace(X=self.device.put(block.X))
         ids, copies = raw.ids[index], raw.copies[index]
         held = self.held()
         rows, at = (raw.X, ids) if held is not None and raw.X is held.X else self.stored(raw.X, index)

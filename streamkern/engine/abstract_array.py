@@ -279,11 +279,6 @@ def _concatenate(meter: CostMeter, arrays: Any, axis: int = 0) -> Any:
     return meter.array(tuple(shape), np.result_type(*(x.dtype for x in arrays)))
 
 
-@_rule(np.hstack)
-def _hstack(meter: CostMeter, arrays: Any) -> Any:
-    return _concatenate(meter, arrays, axis=1)
-
-
 @_rule(np.zeros_like, np.empty_like)
 def _like(meter: CostMeter, array: Any, dtype: Any = None) -> Any:
     return meter.array(array.shape, dtype or array.dtype)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, TypeVar
+from functools import cached_property
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from streamkern.types import Array
+from streamkern.types import Array, IntArray
 
 R = TypeVar("R")
 
@@ -43,32 +45,78 @@ KERNEL_TILE = 128
 """Rows of a kernel matrix in one task; each thread has two tasks at a time."""
 
 
-class Evaluated(Protocol):
-    """Functions of a row, as engines see a ``Basis``."""
+class Basis(ABC):
+    """M functions φ_1 .. φ_M of a row, evaluated by panels: every model here is f(x) = Σ_j w_j φ_j(x).
 
+    Both kernel values at centers (``Expansion``) and feature maps are such functions. A ridge λ stands for the penalty
+    λ tr Wᵀ R W of weights W: R is the identity for features, and K(Z, Z) for kernel values at centers.
+    """
+
+    identity_penalty: ClassVar[bool] = True
+    """True if R is the identity."""
+
+    centers_in_memory: ClassVar[bool] = True
+    """False if centers are read from disk in each evaluation."""
+
+    tile_bytes: int = TILE_BYTES
     engine: Any
 
     @property
+    @abstractmethod
     def width(self) -> int:
         """Number M of functions."""
 
     @property
+    @abstractmethod
     def dtype(self) -> np.dtype[Any]:
-        """Dtype of the values."""
+        """Dtype of the values, and of the arithmetic."""
+
+    @abstractmethod
+    def block(self, X: Array, out: Array | None = None) -> Array:
+        """Return φ(X), shape (b, M), written to ``out`` if given."""
 
     @property
     def row_tile(self) -> int:
         """Rows of one panel."""
+        return int(np.clip(self.tile_bytes // max(1, self.width * self.dtype.itemsize), 1, ROW_TILE))
 
     @property
+    def scratch_bytes(self) -> int:
+        """Bytes of one thread during evaluation."""
+        return self.row_tile * self.width * self.dtype.itemsize
+
+    def predict(self, X: Array, W: Array) -> Array:
+        """Return φ(X) W, shape (b, c)."""
+        outputs: Array = self.engine.predict(self, X, W)
+        return outputs
+
+    def values_of(self, functions: IntArray, X: Array, engine: Any) -> Array:
+        """Return φ_j(X) of the functions with these numbers j, shape (n, k), float64, evaluated by ``engine``."""
+        values: Array = engine.values(self, X, lambda tile: tile[:, functions])
+        return values.astype(np.float64)
+
+    def penalty_matrix(self) -> Array | None:
+        """Return R, shape (M, M), float64; None if it is the identity."""
+        return None
+
+    def add_penalty(self, A: Array, ridge: float) -> None:
+        """Add λ R to A (M, M), float64, on its diagonal and below; elements above the diagonal's tiles stay."""
+        A[np.diag_indices(len(A))] += ridge
+
+    def penalise(self, W: Array) -> Array:
+        """Return R W, shape (M, c), float64, for weights W in float64."""
+        return W
+
+    @cached_property
     def buffers(self) -> list[Array]:
         """Reusable memory for panels."""
+        return []
 
-    def block(self, X: Array, out: Array | None = None) -> Array:
-        """Return φ(X), shape (b, M)."""
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "buffers"}
 
 
-class Centered(Evaluated, Protocol):
+class Centered(Basis):
     """A kernel against centers, as engines see an ``Expansion``."""
 
     kernel: Any
@@ -78,12 +126,15 @@ class Centered(Evaluated, Protocol):
     @property
     def p(self) -> int:
         """Number of centers."""
+        return int(self.Z.shape[0])
 
     def at(self, Z: Array, engine: Any = None) -> Centered:
         """Return the same kernel with other centers, on the same engine or another."""
+        raise NotImplementedError
 
     def head(self, n: int) -> Centered:
         """Return the expansion of the first n centers, which share their memory."""
+        raise NotImplementedError
 
 
 class TaskRunner(Protocol):

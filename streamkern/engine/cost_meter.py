@@ -23,8 +23,8 @@ from streamkern.engine.base import (
     SLAB,
     SUMS,
     TILE,
+    Basis,
     Centered,
-    Evaluated,
     R,
     Respond,
     TaskRunner,
@@ -33,7 +33,7 @@ from streamkern.engine.elementwise import Loops
 from streamkern.engine.krylov_eigenpairs import is_cheaper, space
 from streamkern.engine.operation_counts import eigh
 from streamkern.engine.packed_triangle import cuts
-from streamkern.engine.quantised_factor import PANEL, PackedFactor, padded, panel_rows
+from streamkern.engine.quantised_factor import PANEL, PackedFactor, padded
 from streamkern.engine.reference import Engine
 from streamkern.types import Array
 
@@ -89,12 +89,10 @@ class MeterEngine(Engine):
     def empty(self, shape: tuple[int, ...], dtype: Any = np.float64) -> Array:
         return self._new(shape, dtype)
 
-    def zeros(self, shape: tuple[int, ...], dtype: Any = np.float64) -> Array:
-        return self._new(shape, dtype)
+    zeros = empty
 
     def normal(self, shape: tuple[int, ...], *key: Any) -> Array:
-        self.meter.count("numbers", float(np.prod(shape)))
-        return self._new(shape)
+        return self._new(shape, numbers=float(np.prod(shape)))
 
     def decide(self, condition: Any, bound: bool, likely: bool | None = None) -> bool:
         return likely if self.likely and likely is not None else bound
@@ -132,7 +130,7 @@ class MeterEngine(Engine):
             return self.meter.array((n, M), dtype, "panel")
         return out._view(out.shape, "panel")
 
-    def panels(self, basis: Evaluated, X: Array, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
+    def panels(self, basis: Basis, X: Array, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
         """Yield one panel that represents all."""
         buffer = self._buffer(basis) if prepared is None else prepared
         try:
@@ -143,11 +141,11 @@ class MeterEngine(Engine):
         finally:
             basis.buffers.append(buffer)
 
-    def begin(self, basis: Evaluated, X: Array) -> Any:
+    def begin(self, basis: Basis, X: Array) -> Any:
         """Allocate the first panel, whose values ``panels`` counts."""
         return self._buffer(basis)
 
-    def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
+    def predict(self, basis: Basis, X: Array, W: Array) -> Array:
         """Count also the copy of W that the loops read; a bound, since one compiled call needs no panel."""
         out = self._new((len(X), W.shape[1]), basis.dtype)
         with self.meter.scratch(W.nbytes + self.real.tile_bytes(W.shape[1])):
@@ -155,7 +153,7 @@ class MeterEngine(Engine):
                 phi @ W
         return out
 
-    def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, prepared: Any = None) -> Array:
+    def pull(self, basis: Basis, X: Array, W: Array, respond: Respond, outputs: int, prepared: Any = None) -> Array:
         """Count also the loops' copies of W and of the sum."""
         g = self._new((basis.width, outputs), W.dtype)
         with self.meter.scratch(W.nbytes + g.nbytes):
@@ -176,14 +174,13 @@ class MeterEngine(Engine):
 
     def gradients(self, expansion: Centered, X: Array, W: Array, signs: Array | None = None) -> Array:
         n, p, d, itemsize = len(X), expansion.p, expansion.Z.shape[1], expansion.dtype.itemsize
-        self.meter.count("values", n * p)
-        self.meter.count("numbers", 10.0 * n * p / self.slots)
-        self.meter.count("gemm", 2.0 * n * p * (d + (0 if signs is None else W.shape[1])))
         held = 2 * p * d * itemsize + 10 * min(n, expansion.row_tile) * p * itemsize
-        with self.meter.scratch(held + W.nbytes):
-            return self._new((n, d), expansion.dtype)
+        products = 2.0 * n * p * (d + (0 if signs is None else W.shape[1]))
+        return self._new(
+            (n, d), expansion.dtype, held + W.nbytes, values=n * p, numbers=10.0 * n * p / self.slots, gemm=products
+        )
 
-    def values(self, basis: Evaluated, X: Array, then: Callable[[Array], Array] | None = None) -> Array:
+    def values(self, basis: Basis, X: Array, then: Callable[[Array], Array] | None = None) -> Array:
         tile = min(len(X), ROW_TILE)
         with self.meter.scaled(len(X) / tile):
             part = basis.block(X[:tile])
@@ -191,17 +188,14 @@ class MeterEngine(Engine):
         transient = (2 * self.slots if then is not None else 0) * tile * basis.width * basis.dtype.itemsize
         shape, dtype = (len(X), part.shape[1]), part.dtype
         del part
-        with self.meter.scratch(len(X) * shape[1] * dtype.itemsize + transient):
-            return self.meter.array(shape, dtype)
+        return self._new(shape, dtype, len(X) * shape[1] * dtype.itemsize + transient)
 
-    def covariance(self, basis: Evaluated, X: Array, V: Array) -> Array:
+    def covariance(self, basis: Basis, X: Array, V: Array) -> Array:
         n, M = len(X), basis.width
         with self.meter.scaled(n / min(n, ROW_TILE)):
             basis.block(X[: min(n, ROW_TILE)])
-        self.meter.count("gemm64", 4.0 * n * V.size)
         tiles = min(self.slots, COVARIANCE_GROUP) * min(n, ROW_TILE) * M * (8 + basis.dtype.itemsize)
-        with self.meter.scratch(COVARIANCE_GROUP * V.nbytes + tiles):
-            return self._new(V.shape)
+        return self._new(V.shape, scratch=COVARIANCE_GROUP * V.nbytes + tiles, gemm64=4.0 * n * V.size)
 
     def kernel_values(self, expansion: Centered, X: Array) -> Array:
         return self.values(expansion, X)
@@ -225,11 +219,9 @@ class MeterEngine(Engine):
     def kernel_product(self, expansion: Centered, V: Array) -> Array:
         p, c = V.shape
         tile, itemsize = min(expansion.row_tile, p), expansion.dtype.itemsize
-        self.meter.count("values", p * p)
-        self.meter.count("panel" if c < MANY else "gemm", 2.0 * p * p * c)
         flying = self.slots * tile * (p * itemsize + c * (itemsize + 16))
-        with self.meter.scratch(2 * V.size * itemsize + V.size * 8 + flying):
-            return self._new((p, c))
+        products = {"panel" if c < MANY else "gemm": 2.0 * p * p * c}
+        return self._new((p, c), scratch=2 * V.size * itemsize + V.size * 8 + flying, values=p * p, **products)
 
     # ------------------------------------------------------------------------------ matrices
 
@@ -242,8 +234,7 @@ class MeterEngine(Engine):
         count_product(self.meter, _unmarked(A), _unmarked(B), 2.0 * len(A) * B.size, B.shape[1], B.shape[1] >= MANY)
         packed = B.nbytes if A.dtype == B.dtype and B.shape[1] >= MANY else 0
         widened = 0 if A.dtype == dtype else self.slots * TILE * A.shape[1] * dtype.itemsize
-        with self.meter.scratch(packed + widened):
-            return self._new(shape, dtype)
+        return self._new(shape, dtype, packed + widened)
 
     def product_t(self, U: Array, V: Array) -> Array:
         return self.product(U.T, V)
@@ -252,13 +243,11 @@ class MeterEngine(Engine):
         return self.product(K, W)
 
     def row_squares(self, A: Array) -> Array:
-        self.meter.count("numbers", A.size / self.slots)
-        return self._new((len(A),))
+        return self._new((len(A),), numbers=A.size / self.slots)
 
     def gram(self, A: Array) -> Array:
-        self._gemm(1.0 * len(A) * A.size, A.dtype)
-        with self.meter.scratch(self.slots * TILE * (A.shape[1] + len(A)) * A.dtype.itemsize):
-            return self._new((len(A), len(A)), A.dtype)
+        scratch = self.slots * TILE * (A.shape[1] + len(A)) * A.dtype.itemsize
+        return self._new((len(A), len(A)), A.dtype, scratch, **{_gemm(A.dtype): 1.0 * len(A) * A.size})
 
     def add_gram(self, packed: Array, phi: Array) -> None:
         rows, M = phi.shape
@@ -267,12 +256,11 @@ class MeterEngine(Engine):
         with self.meter.scratch(phi.nbytes + TILE * rows * 8):
             pass
 
-    def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
+    def gram_product(self, W: Array, B: Array, *, lower: bool = False) -> Array:
         n, c = B.shape
         dtype = np.result_type(W.dtype, B.dtype)
-        self.meter.count("thin" if dtype == np.float32 else "thin64", (2.0 if lower else 4.0) * W.size * c)
-        with self.meter.scratch((SUMS + 2) * n * min(c + 15, SLAB) * dtype.itemsize):
-            return self._new((n, c), dtype)
+        products = {"thin" if dtype == np.float32 else "thin64": (2.0 if lower else 4.0) * W.size * c}
+        return self._new((n, c), dtype, (SUMS + 2) * n * min(c + 15, SLAB) * dtype.itemsize, **products)
 
     def on_host(self, array: Any) -> Array:
         return array
@@ -282,7 +270,7 @@ class MeterEngine(Engine):
         dtype = expansion.dtype
         A: Any = self.kernel_matrix(expansion, expansion.p, dtype) if K is None else K
         p = len(A)
-        self.meter.count("gemm64" if A.dtype == np.float64 else "gemm", 2.0 / 3.0 * float(p) ** 3)
+        self.meter.count(_gemm(A.dtype), 2.0 / 3.0 * float(p) ** 3)
         with self.meter.scratch((self.slots + 2) * TILE * p * A.dtype.itemsize):
             pass
         if A.dtype != np.float64 and self.decide(False, bound=True, likely=False):
@@ -295,15 +283,15 @@ class MeterEngine(Engine):
     def packed_factor(self, expansion: Centered, shift: float, lead: int) -> PackedFactor:
         """Count the lead's panels in 32 bits and the others in 16; then the lead's in 16, too."""
         p, wide = expansion.p, max(lead, min(PANEL, expansion.p))
-        for rows in panel_rows(p):
+        for rows in cuts(p, PANEL):
             self.meter.count("values", (rows.stop - rows.start) * (min(rows.start, lead) + rows.stop - rows.start))
         self.meter.count("gemm", 2.0 / 3.0 * float(lead) ** 3 + 2.0 * (p - lead) * float(lead) * lead)
         # Kernel values, V, the panel, and packed copies.
         with self.meter.scratch(4 * min(PANEL, p) * wide * 4 + 6 * PANEL * PANEL * 8):
-            inside = [self._new((rows.stop - rows.start, rows.stop), np.float32) for rows in panel_rows(lead)]
+            inside = [self._new((rows.stop - rows.start, rows.stop), np.float32) for rows in cuts(lead, PANEL)]
             beyond = [
                 self._new((rows.stop - rows.start, lead + padded(rows.stop - rows.start)), np.int16)
-                for rows in panel_rows(p)[len(inside) :]
+                for rows in cuts(p, PANEL)[len(inside) :]
             ]
         numbers = []
         while inside:
@@ -314,18 +302,13 @@ class MeterEngine(Engine):
     def packed_product(self, W: Any, B: Array) -> Array:
         """Return Wᵀ W B; packed integers count with their width in registers."""
         n, c = B.shape
-        self.meter.count("thin", 4.0 * c * sum(panel.size for panel in W.numbers))
-        with self.meter.scratch((SUMS + 3) * n * min(c, SLAB) * 4):
-            return self._new((n, c), np.float32)
+        products = 4.0 * c * sum(panel.size for panel in W.numbers)
+        return self._new((n, c), np.float32, (SUMS + 3) * n * min(c, SLAB) * 4, thin=products)
 
     def cholesky(self, A: Array) -> Array:
-        self._gemm(float(len(A)) ** 3 / 3, A.dtype)
+        self.meter.count(_gemm(A.dtype), float(len(A)) ** 3 / 3)
         with self.meter.scratch((self.slots + 2) * TILE * (len(A) + TILE) * A.dtype.itemsize):
             return A
-
-    def spd_solve(self, A: Array, B: Array) -> Array:
-        self.cholesky(A)
-        return self.triangular_solve(A, self.triangular_solve(A, B, lower=True), lower=True)
 
     def condition(self, L: Array, norm: float) -> float:
         self.meter.count("thin64", 10.0 * len(L) ** 2)
@@ -340,9 +323,8 @@ class MeterEngine(Engine):
         columns = B.shape[1] if B.ndim > 1 else 1
         operations = float(len(R)) ** 2 * columns * B.dtype.itemsize / 8
         tasks = min(self.slots, -(-columns // TILE))
-        self.meter.count("thin64" if columns < MANY else "serial64", operations / tasks)
-        with self.meter.scratch(min(B.nbytes, tasks * TILE * len(R) * B.dtype.itemsize)):
-            return self._new(B.shape)
+        solves = {"thin64" if columns < MANY else "serial64": operations / tasks}
+        return self._new(B.shape, scratch=min(B.nbytes, tasks * TILE * len(R) * B.dtype.itemsize), **solves)
 
     def mirror(self, A: Array) -> Array:
         self.meter.count("numbers", A.size)
@@ -380,13 +362,14 @@ class MeterEngine(Engine):
 
     # ------------------------------------------------------------------------------ common to methods
 
-    def _new(self, shape: tuple[int, ...], dtype: Any = np.float64) -> Any:
-        return self.meter.array(shape, dtype)
+    def _new(self, shape: tuple[int, ...], dtype: Any = np.float64, scratch: int = 0, **operations: float) -> Any:
+        """A new array, for which these operations are counted, and ``scratch`` bytes are allocated meanwhile."""
+        for kind, number in operations.items():
+            self.meter.count(kind, number)
+        with self.meter.scratch(scratch):
+            return self.meter.array(shape, dtype)
 
-    def _gemm(self, operations: float, dtype: Any) -> None:
-        self.meter.count("gemm64" if dtype == np.float64 else "gemm", operations)
-
-    def _buffer(self, basis: Evaluated) -> Any:
+    def _buffer(self, basis: Basis) -> Any:
         return basis.buffers.pop() if basis.buffers else self._new((basis.row_tile, basis.width), basis.dtype)
 
 
@@ -396,9 +379,12 @@ class _Right:
         self._packed = engine.meter.array(B.shape, B.dtype)
 
     def times(self, A: Any) -> Any:
-        out = self._engine.meter.array((len(A), self._shape[0]), A.dtype)
-        self._engine._gemm(2.0 * out.size * self._shape[1], A.dtype)
-        return out
+        (m, d), n = self._shape, len(A)
+        return self._engine._new((n, m), A.dtype, **{_gemm(A.dtype): 2.0 * n * m * d})
+
+
+def _gemm(dtype: Any) -> str:
+    return "gemm64" if dtype == np.float64 else "gemm"
 
 
 def _unmarked(A: Any) -> Any:

@@ -58,7 +58,7 @@ class Device(Protocol):
         """Loops over its arrays: ``CudaLoops`` of ``gpu/loops.py``, or what has their methods."""
 
     def turn(self) -> AbstractContextManager[None]:
-        """Context for all methods but ``rows`` and ``upload``, with few threads; ``StorageError`` if memory ran out."""
+        """Context for all methods but ``rows`` and ``put``, with few threads; ``StorageError`` if memory ran out."""
 
     def put(self, array: Any, dtype: Any = None) -> Any:
         """Return a contiguous device copy of a host array, in ``dtype`` if given; device arrays are unchanged."""
@@ -89,9 +89,6 @@ class Device(Protocol):
         ``raw`` is on the host or the device; of the latter nothing is copied. Scale and offset are numbers or (d,), row
         ids and copy numbers (b,), ``noise`` (seed, sigma) of Gaussian noise; changes in ``then`` follow in their order.
         """
-
-    def upload(self, array: Array) -> Any:
-        """Return a device copy of a host array, made in parallel with computing."""
 
     def inverse_factor(self, A: Any, dtype: Any) -> Any:
         """Return L⁻¹ (p, p) in ``dtype``, A = L Lᵀ in float64; ``NumericalError`` if A is not positive definite."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from streamkern.engine.packed_triangle import cuts
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
@@ -63,11 +64,6 @@ class PackedFactor:
         return PackedFactor(self.lead + beyond, self.lead, self.scales[rows], numbers, rows.start)
 
 
-def panel_rows(p: int) -> list[slice]:
-    """Rows of the panels of p rows."""
-    return [slice(a, min(a + PANEL, p)) for a in range(0, p, PANEL)]
-
-
 def quantised(W: Array) -> tuple[Array, Array]:
     """Integers and scales of rows W (t, w), float32; columns are padded to whole vectors."""
     largest = np.maximum(W.max(axis=1), -W.min(axis=1))
@@ -86,7 +82,7 @@ def padded(n: int) -> int:
 def factor_bytes(p: int, lead: int) -> int:
     """Return peak bytes of the set-up of a factor: the lead in 32 bits, and all other rows in 16."""
     lead = min(p, lead)
-    inside: int = sum((rows.stop - rows.start) * rows.stop * 4 for rows in panel_rows(lead))
+    inside: int = sum((rows.stop - rows.start) * rows.stop * 4 for rows in cuts(lead, PANEL))
     return inside + (p - lead) * (lead + PANEL) * 2
 
 

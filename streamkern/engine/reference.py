@@ -16,8 +16,8 @@ from streamkern.engine.base import (
     COVARIANCE_GROUP,
     KERNEL_TILE,
     ROW_TILE,
+    Basis,
     Centered,
-    Evaluated,
     Imap,
     Map,
     R,
@@ -172,16 +172,16 @@ class Engine:
                 expansion.kernel.apply(S, x_norms[rows], z_norms[cols], self.loops)
         return K
 
-    def panels(self, basis: Evaluated, X: Array, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
+    def panels(self, basis: Basis, X: Array, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
         """Yield panels φ(X[rows]), each valid until the next; ``prepared`` is the token of ``begin`` for X."""
         for rows in cuts(len(X), basis.row_tile):
             yield rows, basis.block(X[rows])
 
-    def begin(self, basis: Evaluated, X: Array) -> Any:
+    def begin(self, basis: Basis, X: Array) -> Any:
         """Evaluate the first panel of X before the weights are known; return a token, or None if that saves nothing."""
         return None
 
-    def predict(self, basis: Evaluated, X: Array, W: Array) -> Array:
+    def predict(self, basis: Basis, X: Array, W: Array) -> Array:
         """Return φ(X) W, shape (b, c)."""
         out, times = np.empty((len(X), W.shape[1]), dtype=basis.dtype), self.multiplier(W)
         for rows, phi in self.panels(basis, X):
@@ -204,7 +204,7 @@ class Engine:
         """Add Φᵀ r to ``sums``, row by row of Φ, a panel in host memory."""
         sums += phi.T @ r
 
-    def pull(self, basis: Evaluated, X: Array, W: Array, respond: Respond, outputs: int, prepared: Any = None) -> Array:
+    def pull(self, basis: Basis, X: Array, W: Array, respond: Respond, outputs: int, prepared: Any = None) -> Array:
         """Return φ(X)ᵀ r with r = respond(φ(X) W, rows), shape (M, outputs), from one evaluation of φ.
 
         W is (M, c); if it is float64, so are the products. ``prepared`` is what ``begin`` returned for X.
@@ -268,7 +268,7 @@ class Engine:
         P, Q = kernel.slopes(S, x_norms, z_norms, self.loops)
         return P * V, V * (0.0 if Q is None else Q)
 
-    def values(self, basis: Evaluated, X: Array, then: Callable[[Array], Array] | None = None) -> Array:
+    def values(self, basis: Basis, X: Array, then: Callable[[Array], Array] | None = None) -> Array:
         """Return φ(X), shape (n, M), by tiles in threads of this process; or the results of ``then`` for the tiles."""
 
         def part(rows: slice) -> Array:
@@ -277,7 +277,7 @@ class Engine:
 
         return np.concatenate(self.parallel(part, cuts(len(X), ROW_TILE)))
 
-    def covariance(self, basis: Evaluated, X: Array, V: Array) -> Array:
+    def covariance(self, basis: Basis, X: Array, V: Array) -> Array:
         """Return ΦᵀΦ V for rows X, shape (M, k), in float64, without storing Φ."""
 
         def part(rows: slice) -> Array:
@@ -349,12 +349,12 @@ class Engine:
         for cols, panel in packed_panels(packed, phi.shape[1]):
             panel += phi[:, cols.start :].T @ phi[:, cols]
 
-    def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
-        """Wᵀ W B, shape (n, c), reading W (q, n) from memory once. W may be a result of ``place``."""
+    def gram_product(self, W: Array, B: Array, *, lower: bool = False) -> Array:
+        """Return Wᵀ W B, shape (n, c), reading W (q, n) from memory once; W is lower triangular if ``lower``."""
         return np.asarray(W.T @ (W @ B))
 
     def place(self, W: Any) -> Any:
-        """Return a matrix, or a packed factor, in the memory (of a device) from which every step reads it."""
+        """Return a packed factor in the memory (of a device) from which every step reads it."""
         return W
 
     def place_projection(self, W: Array, F: Array | None) -> Any:
@@ -410,6 +410,7 @@ class Engine:
         return self.kernel_factor(expansion, shift, self.kernel_matrix(expansion, expansion.p))
 
     def inverse_factor(self, A: Array, dtype: Any) -> Array:
+        """Return lower triangular W = L⁻¹ for A = L Lᵀ, so that A⁻¹ = Wᵀ W: (p, p), in ``dtype``; overwrites A."""
         L = self.cholesky(A)
         return np.asarray(scipy.linalg.solve_triangular(L, np.eye(len(L)), lower=True)).astype(dtype)
 
@@ -448,7 +449,7 @@ class Engine:
 
     def spd_solve(self, A: Array, B: Array) -> Array:
         """Return A⁻¹ B for positive definite A (float64), whose lower triangle is read and overwritten."""
-        L = self.cholesky(np.tril(A) + np.tril(A, -1).T)
+        L = self.cholesky(A)
         return self.triangular_solve(L, self.triangular_solve(L, B, lower=True), lower=True, transposed=True)
 
     def condition(self, L: Array, norm: float) -> float:

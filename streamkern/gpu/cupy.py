@@ -197,9 +197,6 @@ class CupyDevice:
     def number(self, parts: Sequence[Any]) -> Any:
         return _Number(parts, self._computing)
 
-    def upload(self, array: Array) -> Any:
-        return self.put(array)
-
     # ------------------------------------------------------------------------------------------------- rows
 
     def rows(

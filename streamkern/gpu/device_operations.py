@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from streamkern.engine.base import Centered, Evaluated, Respond
+from streamkern.engine.base import Basis, Centered, Respond
 from streamkern.engine.device import PANEL_BYTES, Device
 from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.reference import Engine
@@ -71,11 +71,11 @@ class OnDevice:
                 K[part] = self.device.take(self._values(expansion, rows[part, :]))
         return K
 
-    def panels(self, basis: Evaluated, X: Any, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
+    def panels(self, basis: Basis, X: Any, prepared: Any = None) -> Iterator[tuple[slice, Array]]:
         for rows in cuts(X.shape[0], basis.row_tile):
             yield rows, basis.block(X[rows, :])
 
-    def begin(self, basis: Evaluated, X: Any) -> Any:
+    def begin(self, basis: Basis, X: Any) -> Any:
         """Return None, because beginning a panel would delay a thread that already has the state."""
         return None
 
@@ -227,15 +227,6 @@ class OnDevice:
         with self.device.turn():
             after: tuple[Any, Any, Any] = self.device.loops.moved(ahead, before, mean, g, rate, gamma, second, share)
             return after
-
-    def gram_product(self, W: Any, B: Array, *, lower: bool = False) -> Array:
-        if not isinstance(W, _Placed):
-            return self.host.gram_product(W, B, lower=lower)
-        with self.device.turn():
-            if W.there is None:
-                W.there = self.device.put(W.W)
-            right = self.device.put(B, W.W.dtype)
-            return self.device.take(W.there.T @ (W.there @ right))
 
     def packed_product(self, W: Any, B: Array) -> Array:
         """Convert one panel of integers at a time to float32, on the device."""

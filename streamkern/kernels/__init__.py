@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from streamkern.kernels.base import Basis, Expansion, Kernel, Product, Scaled, Sum
+from streamkern.engine.base import Basis
+from streamkern.kernels.base import Expansion, Kernel, Product, Scaled, Sum
 from streamkern.kernels.dot_product import NTK, ArcCosine, DotProfile, Linear, Polynomial
 from streamkern.kernels.feature_maps import (
     FeatureMap,

@@ -11,14 +11,13 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
 from typing import Any, ClassVar, Self, SupportsFloat
 
 import numpy as np
 
 from streamkern.cpu import default_engine
 from streamkern.engine import Engine
-from streamkern.engine.base import ROW_TILE, TILE_BYTES
+from streamkern.engine.base import TILE_BYTES, Centered
 from streamkern.engine.elementwise import Loops
 from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.parallel import row_parts, run_parts
@@ -324,74 +323,8 @@ class Scaled(Kernel):
         return Scaled(self.kernel.at_median(distance), self.scale)
 
 
-class Basis(ABC):
-    """M functions φ_1 .. φ_M of a row, evaluated by panels: every model here is f(x) = Σ_j w_j φ_j(x).
-
-    Both kernel values at centers (``Expansion``) and feature maps are such functions. A ridge λ stands for the penalty
-    λ tr Wᵀ R W of weights W: R is the identity for features, and K(Z, Z) for kernel values at centers.
-    """
-
-    identity_penalty: ClassVar[bool] = True
-    """True if R is the identity."""
-
-    centers_in_memory: ClassVar[bool] = True
-    """False if centers are read from disk in each evaluation."""
-
-    tile_bytes: int = TILE_BYTES
-    engine: Engine
-
-    @property
-    @abstractmethod
-    def width(self) -> int:
-        """Number M of functions."""
-
-    @property
-    @abstractmethod
-    def dtype(self) -> np.dtype[Any]:
-        """Dtype of the values, and of the arithmetic."""
-
-    @abstractmethod
-    def block(self, X: Array, out: Array | None = None) -> Array:
-        """Return φ(X), shape (b, M), written to ``out`` if given."""
-
-    @property
-    def row_tile(self) -> int:
-        return int(np.clip(self.tile_bytes // max(1, self.width * self.dtype.itemsize), 1, ROW_TILE))
-
-    @property
-    def scratch_bytes(self) -> int:
-        """Bytes of one thread during evaluation."""
-        return self.row_tile * self.width * self.dtype.itemsize
-
-    def predict(self, X: Array, W: Array) -> Array:
-        return self.engine.predict(self, X, W)
-
-    def values_of(self, functions: IntArray, X: Array, engine: Engine) -> Array:
-        """Return φ_j(X) of the functions with these numbers j, shape (n, k), float64, evaluated by ``engine``."""
-        return engine.values(self, X, lambda tile: tile[:, functions]).astype(np.float64)
-
-    def penalty_matrix(self) -> Array | None:
-        """Return R, shape (M, M), float64; None if it is the identity."""
-        return None
-
-    def add_penalty(self, A: Array, ridge: float) -> None:
-        """Add λ R to A (M, M), float64, on its diagonal and below; elements above the diagonal's tiles stay."""
-        A[np.diag_indices(len(A))] += ridge
-
-    def penalise(self, W: Array) -> Array:
-        """Return R W, shape (M, c), float64, for weights W in float64."""
-        return W
-
-    @cached_property
-    def buffers(self) -> list[Array]:
-        return []
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "buffers"}
-
-
 @dataclass(eq=False)
-class Expansion(Basis):
+class Expansion(Centered):
     """f(x) = Σ_j α_j k(x, z_j): a kernel against fixed centers, evaluated by an engine.
 
     Z (p, d) is float32 or float64, and already centred if the kernel allows it. A thread holds at most ``tile_bytes``.
@@ -408,10 +341,6 @@ class Expansion(Basis):
         if isinstance(self.Z, np.ndarray):
             self.Z = np.ascontiguousarray(self.Z)
         self.resident = self.engine.hold(self.Z)
-
-    @property
-    def p(self) -> int:
-        return int(self.Z.shape[0])
 
     @property
     def width(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -17,10 +17,10 @@ import scipy.linalg
 from streamkern.cpu import default_engine
 from streamkern.defaults import FACTOR_JITTER
 from streamkern.engine import Engine
-from streamkern.engine.base import CENTER_TILE, ROW_TILE, TILE_BYTES
+from streamkern.engine.base import CENTER_TILE, ROW_TILE, Basis
 from streamkern.engine.packed_triangle import cuts
 from streamkern.errors import NumericalError, UsageError, require_types
-from streamkern.kernels.base import Basis, Expansion, Kernel, set_integer
+from streamkern.kernels.base import Expansion, Kernel, set_integer
 from streamkern.kernels.named_kernels import kernel_from_json, restored
 from streamkern.kernels.radial import Gaussian, Laplace, Matern, Radial
 from streamkern.rng import HashFamily, row_hash
@@ -29,22 +29,27 @@ from streamkern.types import Array, Parameters
 _SUBSTITUTED_COLUMNS = 512  # columns of a triangular product at a time
 
 
-class FeatureMap(Protocol):
-    """A function φ from rows to M numbers. Implementations are frozen dataclasses."""
+class FeatureMap(Parameters):
+    """A function φ from rows to M numbers. Subclasses are frozen dataclasses.
 
-    @property
-    def needs_centers(self) -> bool:
-        """True if φ is made from centers Z."""
+    Attributes:
+        needs_centers: whether φ is made from centers Z.
+    """
+
+    needs_centers = False
 
     @property
     def translation_invariant(self) -> bool:
         """True if ⟨φ(x + a), φ(z + a)⟩ depends on a at most through the draw of φ, so that rows may be centred."""
+        return False
 
     def width(self, d: int, p: int = 0) -> int:
         """Return the number M of features for rows of width d and p centers."""
+        raise NotImplementedError
 
     def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
         """Return bytes of the basis during its lifetime."""
+        raise NotImplementedError
 
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
         """Return the functions φ_1 .. φ_M of a row x of width d.
@@ -60,25 +65,12 @@ class FeatureMap(Protocol):
             UsageError: centers are missing or of another width, or rows may not be centred.
             NumericalError: the kernel matrix of the centers is not positive definite.
         """
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the map as JSON-serialisable data for ``feature_map_from_json``."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class _FeatureMap(Parameters):
-    @property
-    def needs_centers(self) -> bool:
-        return False
-
-
-@dataclass(frozen=True)
-class Identity(_FeatureMap):
+class Identity(FeatureMap):
     """φ(x) = x, for linear models."""
-
-    @property
-    def translation_invariant(self) -> bool:
-        return False
 
     def width(self, d: int, p: int = 0) -> int:
         return d
@@ -90,8 +82,18 @@ class Identity(_FeatureMap):
         return _Columns(_spread(center, d).astype(dtype))
 
 
+class _Random(FeatureMap):
+    M: int
+
+    def width(self, d: int, p: int = 0) -> int:
+        return self.M
+
+    def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
+        return (self.M * d + self.M) * dtype.itemsize
+
+
 @dataclass(frozen=True)
-class RandomFourier(_FeatureMap):
+class RandomFourier(_Random):
     """Random Fourier features: φ_j(x) = √(2/M) cos(⟨ω_j, x⟩ + b_j), E ⟨φ(x), φ(z)⟩ = k(x, z) (Rahimi & Recht 2007).
 
     As in Carratino et al. 2018, example 1 and section 5. ω follows the kernel's spectral measure: normal of scale 1/σ
@@ -133,12 +135,6 @@ class RandomFourier(_FeatureMap):
     def translation_invariant(self) -> bool:
         return True
 
-    def width(self, d: int, p: int = 0) -> int:
-        return self.M
-
-    def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
-        return (self.M * d + self.M) * dtype.itemsize
-
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
         omega = self.frequencies(d)
         omega *= 0.5 / np.pi  # in turns, so that float32 can drop whole turns without an error
@@ -168,9 +164,10 @@ class RandomFourier(_FeatureMap):
 
 
 @dataclass(frozen=True)
-class ReLUFeatures(_FeatureMap):
+class ReLUFeatures(_Random):
     """A random layer: φ_j(x) = √(2/M) max(0, ⟨ω_j, x⟩), ω standard normal; E ⟨φ(x), φ(z)⟩ is ``ArcCosine(order=1)``.
 
+    Rows may not be centred, because angles are measured at the origin.
     Memory: ω, M × d numbers. Feature j does not depend on M, up to the factor.
 
     Args:
@@ -188,17 +185,6 @@ class ReLUFeatures(_FeatureMap):
         set_integer(self, "M", 1)
         set_integer(self, "seed", 0)
 
-    @property
-    def translation_invariant(self) -> bool:
-        """False: rows may not be centred, because angles are measured at the origin."""
-        return False
-
-    def width(self, d: int, p: int = 0) -> int:
-        return self.M
-
-    def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
-        return (self.M * d + self.M) * dtype.itemsize
-
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
         omega = _normals(self.seed, _Purpose.DIRECTIONS, self.M, d)
         omega *= np.sqrt(2.0 / self.M)  # positive factors commute with max(0, ·)
@@ -206,15 +192,13 @@ class ReLUFeatures(_FeatureMap):
 
 
 @dataclass(frozen=True)
-class _AtCenters:
+class _AtCenters(FeatureMap):
     kernel: Kernel
+
+    needs_centers = True
 
     def __post_init__(self) -> None:
         require_types(self)
-
-    @property
-    def needs_centers(self) -> bool:
-        return True
 
     @property
     def translation_invariant(self) -> bool:
@@ -286,7 +270,7 @@ class Nystrom(_AtCenters):
                 remedy="check that the kernel is positive definite, or take fewer centers",
             ) from error
         inverse, _ = scipy.linalg.lapack.dtrtri(L, lower=1, overwrite_c=1)
-        return _Orthonormal(Expansion(self.kernel, centers.astype(dtype)), np.ascontiguousarray(inverse, dtype=dtype))
+        return _Orthonormal(np.ascontiguousarray(inverse, dtype=dtype), Expansion(self.kernel, centers.astype(dtype)))
 
 
 _MAPS: dict[str, Any] = {
@@ -307,44 +291,39 @@ def feature_map_from_json(data: dict[str, Any]) -> FeatureMap:
 
 
 @dataclass(eq=False)
-class _Columns(Basis):
-    center: Array
-    engine: Engine = field(default_factory=default_engine)
+class _OfArray(Basis):
+    """As many functions as an array is long, in its dtype."""
+
+    array: Array
+    engine: Engine = field(default_factory=default_engine, kw_only=True)
 
     @property
     def width(self) -> int:
-        return len(self.center)
+        return len(self.array)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return self.center.dtype
+        return self.array.dtype
+
+
+class _Columns(_OfArray):
+    """x + center."""
 
     def block(self, X: Array, out: Array | None = None) -> Array:
         out = np.empty((len(X), self.width), dtype=self.dtype) if out is None else out
-        return np.add(X, self.center, out=out)
+        return np.add(X, self.array, out=out)
 
 
 @dataclass(eq=False)
-class _Projected(Basis):
-    omega: Array
+class _Projected(_OfArray):
     offsets: Array
-    engine: Engine = field(default_factory=default_engine)
-    tile_bytes: int = TILE_BYTES
-
-    @property
-    def width(self) -> int:
-        return len(self.omega)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.omega.dtype
 
     def block(self, X: Array, out: Array | None = None) -> Array:
         out = np.empty((len(X), self.width), dtype=self.dtype) if out is None else out
         for rows in cuts(len(X), ROW_TILE):
             for cols in cuts(self.width, CENTER_TILE):
                 S = out[rows, cols]
-                np.matmul(X[rows], self.omega[cols].T, out=S)
+                np.matmul(X[rows], self.array[cols].T, out=S)
                 self._finish(S, self.offsets[cols])
         return out
 
@@ -370,21 +349,10 @@ class _ReLUs(_Projected):
 
 
 @dataclass(eq=False)
-class _Orthonormal(Basis):
+class _Orthonormal(_OfArray):
     """L⁻¹ k_Z(x)."""
 
     expansion: Expansion
-    inverse: Array
-    engine: Engine = field(default_factory=default_engine)
-    tile_bytes: int = TILE_BYTES
-
-    @property
-    def width(self) -> int:
-        return self.expansion.width
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.expansion.dtype
 
     @property
     def scratch_bytes(self) -> int:
@@ -396,7 +364,7 @@ class _Orthonormal(Basis):
         # square product. BLAS has it, but SciPy's wrapper holds Python's lock.
         for rows in cuts(len(X), ROW_TILE):
             for cols in reversed(cuts(self.width, _SUBSTITUTED_COLUMNS)):
-                out[rows, cols] = out[rows, : cols.stop] @ self.inverse[cols, : cols.stop].T
+                out[rows, cols] = out[rows, : cols.stop] @ self.array[cols, : cols.stop].T
         return out
 
 

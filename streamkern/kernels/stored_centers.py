@@ -10,7 +10,8 @@ import numpy as np
 
 from streamkern.cpu import default_engine
 from streamkern.engine import Engine
-from streamkern.kernels.base import Basis, Expansion, Kernel
+from streamkern.engine.base import Basis
+from streamkern.kernels.base import Expansion, Kernel
 from streamkern.types import Array
 
 TILE_ROWS = 512

@@ -23,9 +23,9 @@ from streamkern.cpu import default_engine
 from streamkern.cpu.alignment import aligned_rows
 from streamkern.data.targets import Classes
 from streamkern.defaults import MAX_LEAVES
+from streamkern.engine.base import Basis
 from streamkern.errors import ModelFormatError, StorageError
 from streamkern.kernels import Kernel
-from streamkern.kernels.base import Basis
 from streamkern.models.cut_tree import CutTree
 from streamkern.models.kernel_machine import KIND as MACHINE
 from streamkern.models.kernel_machine import KernelMachine, decoded, from_artifact, read_machine

@@ -26,8 +26,8 @@ from streamkern.defaults import (
     MIN_HELD_OUT_ROWS_OF_LEAF,
     MIN_RELATIVE_SCALE,
 )
+from streamkern.engine.base import Basis
 from streamkern.fitting.calibrate import fit_class_calibration, on_validation
-from streamkern.kernels.base import Basis
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.solvers.base import Problem
 from streamkern.solvers.loop import Outcome

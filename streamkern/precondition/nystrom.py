@@ -82,6 +82,7 @@ class StepSize:
         return m / max(self.beta + (m - 1) * self.top, self.peak) / (1 << self.halvings)
 
     def report(self, batch: int, step: float | None) -> dict[str, Any]:
+        """Return β, λ, the peak, batch and step, for the report of a fit; ``step`` is the user's, or None."""
         found = {
             "beta": self.beta, "lambda": self.top, "peak": self.peak, "critical_batch": self.critical_batch,
             "batch": batch, "step": step or self.step(batch),

@@ -8,7 +8,7 @@ import numpy as np
 
 from streamkern.engine.packed_triangle import unpacked
 from streamkern.errors import UsageError
-from streamkern.precondition.lanczos import speedup_ratio
+from streamkern.papers.lanczos import speedup_ratio
 from streamkern.solvers.base import Problem
 from streamkern.solvers.contributions import NormalEquations
 from streamkern.types import Array

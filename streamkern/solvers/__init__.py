@@ -10,12 +10,8 @@ from streamkern.solvers.eigenpro2 import EigenPro2
 from streamkern.solvers.falkon import Falkon
 from streamkern.solvers.logistic import Logistic
 from streamkern.solvers.loop import Checkpoint, Keeper, Outcome, Progress, train
-from streamkern.solvers.sgd import SGD, GradientDescent, corollary_1, default_features
-from streamkern.solvers.svrg import SVRG
 
 __all__ = [
-    "SGD",
-    "SVRG",
     "Checkpoint",
     "Direct",
     "EigenPro",
@@ -23,7 +19,6 @@ __all__ = [
     "EigenPro2",
     "Failure",
     "Falkon",
-    "GradientDescent",
     "Iteration",
     "Keeper",
     "Logistic",
@@ -31,7 +26,5 @@ __all__ = [
     "Problem",
     "Progress",
     "Solver",
-    "corollary_1",
-    "default_features",
     "train",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -291,7 +291,7 @@ class Failure:
     """The reason why an iteration ended without a solution, and the remedy.
 
     Attributes:
-        kind: ``diverged``, ``non-finite`` or ``stagnated``.
+        kind: ``diverged`` or ``non-finite``.
     """
 
     kind: str
@@ -303,134 +303,82 @@ Sweep = Callable[[Contribute, Any], Parts]
 """Sums a contribution over all training rows of a pass, under a state. Checkpoints hold the sums: change none."""
 
 
-class Iteration(Protocol):
+class Iteration:
     """A solver set up for a problem. States are frozen and serializable: a step makes a new state, of new arrays.
 
     A pass is one call of ``begin``, which may sweep over all rows, and then the steps of the stream. A method of full
     passes has no steps (``minibatches`` is False); a method of minibatches need not override ``begin``.
+
+    Attributes:
+        stream: the order of the training rows.
+        contribution: the contribution of a block of a step.
+        epochs: the largest number of passes.
+        report: measurements of the setup, JSON-serialisable.
+        prepared: the result of ``Solver.prepare``: a serializable value.
+        minibatches: whether a pass has steps.
+        sweeps: the number of times that ``begin`` goes over all rows in a pass.
+        cycle: the number of steps after which a step's cost repeats: 1, unless some steps work on the sums of several.
+        extra_blocks: blocks that the contribution needs in addition to its own in a state; None if it needs no others.
     """
 
-    @property
-    def stream(self) -> Stream:
-        """The order of the training rows."""
-
-    @property
-    def contribution(self) -> Contribution:
-        """The contribution of a block of a step."""
-
-    @property
-    def extra_blocks(self) -> ExtraBlocks | None:
-        """Blocks that the contribution needs in addition to its own in a state; None if it needs no others."""
-
-    @property
-    def cycle(self) -> int:
-        """The number of steps after which a step's cost repeats: 1, unless some steps work on the sums of several."""
-
-    @property
-    def epochs(self) -> int:
-        """The largest number of passes."""
-
-    @property
-    def report(self) -> dict[str, Any]:
-        """Measurements of the setup, JSON-serialisable."""
-
-    @property
-    def prepared(self) -> Any:
-        """The result of ``Solver.prepare``: a serializable value."""
-
-    @property
-    def minibatches(self) -> bool:
-        """True if a pass has steps."""
-
-    @property
-    def sweeps(self) -> int:
-        """The number of times that ``begin`` goes over all rows in a pass."""
+    stream: Stream
+    contribution: Contribution
+    epochs: int
+    report: dict[str, Any]
+    prepared: Any
+    minibatches = True
+    sweeps = 0
+    cycle: int = 1
+    extra_blocks: ExtraBlocks | None = None
 
     def init(self) -> Any:
         """Return the state before the first step."""
+        raise NotImplementedError
 
     def begin(self, state: Any, pass_: int, sweep: Sweep) -> Any:
         """Return the state before the steps of a pass. The parts of its sweeps end with (Σ loss, rows)."""
+        return state
 
     def finished(self, state: Any) -> Failure | bool:
         """Return True if the solution is reached before all passes are done, or the reason why it never will be."""
+        return False
 
     def broadcast(self, state: Any) -> Any:
         """Return the part of a state that the lanes need."""
+        return state
 
     def update(self, state: Any, parts: Parts, position: Position) -> Any:
         """Return the state after a step whose lanes contributed ``parts``, which end with (Σ loss, rows)."""
+        return state
 
     def settle(self, state: Any) -> Any:
         """Return the state with nothing pending, as at the end of training."""
+        return state
 
     def kept(self, state: Any) -> Any:
         """Return the state that checkpoints save: all arrays are in the memory of the process."""
+        return state
 
     def weights(self, state: Any) -> Array:
         """Return the weights of a state, shape (p, c)."""
+        raise NotImplementedError
 
     def with_halved_step(self) -> Any:
         """Return ``prepared`` with half the step, to restart after training diverged; None to give up."""
 
     def out_of_sample(self, state: Any) -> OutOfSample | None:
         """Return outputs on training rows, each as if it had been left out; None if the method has no closed form."""
+        return None
 
     def sums(self, state: Any) -> Any:
         """Return the sums over all rows that rows can be added to and subtracted from (``direct.Sums``), or None."""
 
 
-class MinibatchIteration:
-    """Defaults of an iteration in minibatches, which sweeps over no full pass."""
-
-    minibatches = True
-    sweeps = 0
-    cycle = 1
-    extra_blocks: ExtraBlocks | None = None
-
-    def begin(self, state: Any, pass_: int, sweep: Sweep) -> Any:
-        return state
-
-    def finished(self, state: Any) -> Failure | bool:
-        return False
-
-    def settle(self, state: Any) -> Any:
-        return state
-
-    def kept(self, state: Any) -> Any:
-        return state
-
-    def with_halved_step(self) -> Any:
-        return None
-
-    def out_of_sample(self, state: Any) -> OutOfSample | None:
-        return None
-
-    def sums(self, state: Any) -> Any:
-        return None
-
-
-class FullPassIteration(MinibatchIteration):
+class FullPassIteration(Iteration):
     """Defaults of an iteration in full passes, which has no steps."""
 
     minibatches = False
     sweeps = 1
-
-    def broadcast(self, state: Any) -> Any:
-        return state
-
-    def update(self, state: Any, parts: Parts, position: Position) -> Any:
-        return state
-
-
-class NoChoices(Parameters):
-    """A solver that runs with the parameters it was given."""
-
-    def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:
-        return "", ()
-
-    def smaller(self, p: int, memory: int | None) -> list[tuple[Any, str]]:
-        return []
 
 
 class Traits(NamedTuple):
@@ -457,21 +405,30 @@ def traits_of(solver: Any) -> Traits:
     return found
 
 
-class Solver(Protocol):
-    """Hyperparameters of a method; ``prepare`` does the work before the first step."""
+class Solver(Parameters):
+    """Hyperparameters of a method, a frozen dataclass; ``prepare`` does the work before the first step.
+
+    Attributes:
+        patience: passes without improvement on validation rows before training stops; None runs all.
+    """
+
+    patience: int | None
 
     @property
-    def patience(self) -> int | None:
-        """Passes without improvement on validation rows before training stops; None runs all."""
+    def traits(self) -> Traits:
+        """What the method declares of itself."""
+        return Traits()
 
     def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:
         """Return automatic choices for p functions and a memory budget in bytes: a word, and sentences that say why.
 
         The word is part of a run's fingerprint; it is empty if nothing is chosen.
         """
+        return "", ()
 
     def smaller(self, p: int, memory: int | None) -> list[tuple[Any, str]]:
         """Return the same method with choices that need less memory, and for each the text to type."""
+        return []
 
     def prepare(self, problem: Problem) -> Any:
         """Prepare the first step; return a serializable value, a function of the problem alone.
@@ -486,6 +443,4 @@ class Solver(Protocol):
         Raises:
             NumericalError: see ``prepare``.
         """
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters, for fingerprints and reports."""
+        raise NotImplementedError

@@ -12,6 +12,7 @@ import numpy as np
 
 from streamkern.defaults import (
     AVERAGING,
+    HELD_OUT,
     MAX_BLOCK_ROWS,
     MAX_EPOCHS,
     MIN_BLOCK_ROWS,
@@ -19,7 +20,7 @@ from streamkern.defaults import (
     MIN_STEPS_PER_PASS,
     PASSED_ROWS,
 )
-from streamkern.precondition.nystrom import StepSize
+from streamkern.precondition.nystrom import StepSize, step_of_features
 from streamkern.solvers.base import Problem
 from streamkern.types import Array, IntArray
 
@@ -67,6 +68,14 @@ def weighted_size(size: StepSize, w: Array | None, problem: Problem) -> StepSize
         return size
     largest = max(problem.largest_weight, float(w.max()))
     return StepSize(size.beta * float(w.mean()), size.top, size.peak * largest)
+
+
+def measure_basis(problem: Problem) -> StepSize:
+    """Measure β and λ of φ(x)ᵀ φ(x') on rows drawn from the training data."""
+    basis, engine = problem.basis(), problem.engine
+    held, w = measured_rows(problem, problem.draw(HELD_OUT))
+    phi = engine.values(basis, held).astype(np.float64)
+    return weighted_size(step_of_features(phi, engine), w, problem)
 
 
 def average(mean: Array, iterate: Array, t: int) -> Array:

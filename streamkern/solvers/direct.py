@@ -27,11 +27,11 @@ from streamkern.data.transforms import transforms_for_prediction
 from streamkern.defaults import MAX_NEGATIVE_DIAGONAL, MAX_RESIDUAL, NEAREST_SUMS_RIDGE
 from streamkern.engine import Engine
 from streamkern.engine.packed_triangle import cuts, packed_panels, packed_size, unpacked
-from streamkern.errors import DataError, ModelFormatError, NumericalError, UsageError
+from streamkern.errors import DataError, ModelFormatError, NumericalError, UsageError, require_ridge
 from streamkern.execute.base import Parts
 from streamkern.kernels import Basis, Expansion
 from streamkern.memory import format_bytes
-from streamkern.solvers.base import FullPassIteration, NoChoices, Problem, Sweep, Traits
+from streamkern.solvers.base import FullPassIteration, Problem, Solver, Sweep, Traits
 from streamkern.solvers.contributions import NormalEquations
 from streamkern.solvers.ridge import SquaredTargets, leave_one_out, solve_every_row
 from streamkern.solvers.solution_residual import relative_residual, report_residual
@@ -62,7 +62,7 @@ class Solved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Direct(NoChoices):
+class Direct(Solver):
     """Normal equations: one sweep for ΦᵀΦ and Φᵀy in float64, then a Cholesky factorisation.
 
     If the equations are too ill-conditioned for float64 and the memory budget allows it, a second sweep solves them in
@@ -90,7 +90,7 @@ class Direct(NoChoices):
         return Traits(one_pass=True, ridge=True, keeps_sums=self.keep_sums)
 
     def __post_init__(self) -> None:
-        check_ridge(self.ridge, "Direct")
+        require_ridge(self)
         if not isinstance(self.keep_sums, bool):
             raise UsageError(
                 f"keep_sums is {self.keep_sums!r}.", where="Direct(keep_sums=...)", expected="True or False"
@@ -105,13 +105,6 @@ class Direct(NoChoices):
 
     def setup(self, problem: Problem, prepared: Any = None) -> DirectIteration:
         return DirectIteration(self, problem.stream(problem.lanes), problem.basis(), problem)
-
-
-def check_ridge(ridge: float, solver: str) -> None:
-    """Check that a ridge is a finite number >= 0."""
-    real = isinstance(ridge, int | float | np.integer | np.floating) and not isinstance(ridge, bool)
-    if not (real and np.isfinite(ridge) and ridge >= 0):
-        raise UsageError(f"The ridge is {ridge!r}.", where=f"{solver}(ridge=...)", expected="a finite number >= 0")
 
 
 def _unusable() -> NumericalError:

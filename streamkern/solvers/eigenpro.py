@@ -55,12 +55,12 @@ from streamkern.precondition.center_projection import (
 )
 from streamkern.precondition.int16_projection import PackedProjection, packed_lead, project_packed
 from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, with_halved_step
-from streamkern.solvers.base import MinibatchIteration, Problem
+from streamkern.solvers.base import Iteration, Problem, Solver
 from streamkern.solvers.batch_size import average, default_batch, measured_rows, passes_of, share_of, weighted_size
 from streamkern.solvers.contributions import Gradient, TiledGradient
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution, ExtraBlocks
-from streamkern.types import Array, Parameters
+from streamkern.types import Array
 
 PROJECTIONS = ("auto", "exact", "packed", "inexact", "delayed")
 
@@ -69,7 +69,7 @@ Temporary = tuple[tuple[Key, Array], ...]
 
 
 @dataclass(frozen=True)
-class EigenPro(Parameters):
+class EigenPro(Solver):
     """Preconditioned SGD, projected on the span of the centers: EigenPro 3, or 4 with ``projection="delayed"``.
 
     Args:
@@ -369,7 +369,7 @@ class Momentum(NamedTuple):
 
 
 @dataclass(eq=False)
-class ProjectedIteration(MinibatchIteration):
+class ProjectedIteration(Iteration):
     """EigenPro 3 that projects every step: α ← α − η/m M K(Z, X_m) r, where M is preconditioner and projection.
 
     With momentum γ the gradient g is that at u, and u ← (1 + γ) α − γ α₋ + η₂ g, where α₋ is the α before and
@@ -493,7 +493,7 @@ class DelayedState:
 
 
 @dataclass(eq=False)
-class DelayedIteration(MinibatchIteration):
+class DelayedIteration(Iteration):
     """Steps of EigenPro 4: batches are temporary centers until they number about p, then are projected."""
 
     solver: Any

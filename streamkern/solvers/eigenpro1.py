@@ -20,22 +20,21 @@ import numpy as np
 from streamkern.data.row_order import Stream
 from streamkern.defaults import HELD_OUT
 from streamkern.engine import Engine
-from streamkern.errors import UsageError, require_counts, require_step
+from streamkern.errors import UsageError, require_counts, require_ridge, require_step
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.eigensystem import Eigensystem
 from streamkern.precondition.nystrom import StepSize, measure, with_halved_step
 from streamkern.precondition.randomized_svd import RandomizedSVD, randomized_eigensystem, theorem_1
-from streamkern.solvers.base import MinibatchIteration, NoChoices, Problem
+from streamkern.solvers.base import Iteration, Problem, Solver
 from streamkern.solvers.batch_size import average, default_batch, measured_rows, passes_of, weighted_size
 from streamkern.solvers.contributions import Gradient
-from streamkern.solvers.direct import check_ridge
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
 
 @dataclass(frozen=True)
-class EigenPro1(NoChoices):
+class EigenPro1(Solver):
     """EigenPro on the features of the problem.
 
     Args:
@@ -68,7 +67,7 @@ class EigenPro1(NoChoices):
     patience: int | None = None
 
     def __post_init__(self) -> None:
-        check_ridge(self.ridge, "EigenPro1")
+        require_ridge(self)
         require_counts(self, epochs=1, q=1, subsample=2, batch=1, patience=1)
         require_step(self)
         if not 0 < self.tau <= 1:
@@ -145,7 +144,7 @@ class EigenPro1State:
 
 
 @dataclass(eq=False)
-class EigenPro1Iteration(MinibatchIteration):
+class EigenPro1Iteration(Iteration):
     """Steps of preconditioned stochastic gradient descent."""
 
     solver: EigenPro1

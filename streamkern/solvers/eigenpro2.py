@@ -27,13 +27,13 @@ from streamkern.defaults import HELD_OUT, SUBSAMPLE
 from streamkern.engine.base import CENTER_TILE, ROW_TILE
 from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.residuals import residual, weigh
-from streamkern.errors import UsageError, require_counts
+from streamkern.errors import require_counts, require_step
 from streamkern.execute.base import Parts, Position, Stack, Tree
 from streamkern.kernels import Expansion
 from streamkern.precondition.center_projection import eigen_floor, measure_unprojected
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
 from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, with_halved_step
-from streamkern.solvers.base import MinibatchIteration, NoChoices, Problem, Traits
+from streamkern.solvers.base import Iteration, Problem, Solver, Traits
 from streamkern.solvers.batch_size import average, default_batch, measured_rows, weighted_size
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution
@@ -41,7 +41,7 @@ from streamkern.types import Array, IntArray
 
 
 @dataclass(frozen=True)
-class EigenPro2(NoChoices):
+class EigenPro2(Solver):
     """EigenPro 2. The centers must be all training rows, and the rows not augmented: a weight belongs to a stored row.
 
     Of the centers only the mean is used, so rows need not fit in memory; weights, n c numbers, and row ids must.
@@ -73,8 +73,7 @@ class EigenPro2(NoChoices):
 
     def __post_init__(self) -> None:
         require_counts(self, epochs=1, s=1, q=0, batch=1, patience=1)
-        if self.step is not None and not (np.isfinite(self.step) and self.step > 0):
-            raise UsageError(f"The step is {self.step}.", where="EigenPro2(step=...)", expected="a positive number")
+        require_step(self)
 
     def sizes(self, n: int) -> tuple[int, int]:
         """Return (s, q) for n rows."""
@@ -211,7 +210,7 @@ class EigenPro2State:
 
 
 @dataclass(eq=False)
-class EigenPro2Iteration(MinibatchIteration):
+class EigenPro2Iteration(Iteration):
     """Steps of EigenPro 2; weights of a state are in ascending order of row ids."""
 
     solver: EigenPro2
@@ -228,7 +227,7 @@ class EigenPro2Iteration(MinibatchIteration):
         self.nystrom, self.size = self.prepared.nystrom, self.prepared.size
         order = np.argsort(self.prepared.ids)
         ids, vectors = self.prepared.ids[order], self.nystrom.eigensystem.vectors[order]
-        self.contribution = Residual(self.subsample, ids, vectors, self.extra_blocks.cuts(ids))
+        self.contribution: Residual = Residual(self.subsample, ids, vectors, self.extra_blocks.cuts(ids))
         self.chosen = np.searchsorted(self.rows, ids)
         eigensystem = self.nystrom.eigensystem
         self.report: dict[str, Any] = {

@@ -16,11 +16,10 @@ import numpy as np
 
 from streamkern.data.row_order import Stream
 from streamkern.defaults import FALKON_PROBES, MAX_LOST_SHARE, MAX_RESIDUAL, MAX_WEIGHT_ROUNDING, ROWS_PER_FUNCTION
-from streamkern.errors import require_counts
+from streamkern.errors import require_counts, require_ridge
 from streamkern.kernels import Expansion
-from streamkern.solvers.base import Failure, FullPassIteration, NoChoices, Problem, Sweep, Traits
+from streamkern.solvers.base import Failure, FullPassIteration, Problem, Solver, Sweep, Traits
 from streamkern.solvers.contributions import Gradient, NormalProduct
-from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.solution_residual import report_residual
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
@@ -32,7 +31,7 @@ def _jitter(scale: float, expansion: Expansion) -> float:
 
 
 @dataclass(frozen=True)
-class Falkon(NoChoices):
+class Falkon(Solver):
     """Streamed preconditioned conjugate gradients on kernel values at centers.
 
     Args:
@@ -54,7 +53,7 @@ class Falkon(NoChoices):
     traits = Traits(ridge=True)
 
     def __post_init__(self) -> None:
-        check_ridge(self.ridge, "Falkon")
+        require_ridge(self)
         require_counts(self, epochs=2)
 
     def prepare(self, problem: Problem) -> Factors:

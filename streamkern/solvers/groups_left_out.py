@@ -85,7 +85,7 @@ def groups_left_out_of_sums(
     assert parts is not None
     groups, codes = parts
     wanted, mass = as_values(y, weights.shape[1]), np.ones(len(X)) if w is None else np.asarray(w, dtype=np.float64)
-    center_of = _centers_by_row(problem, ids)
+    center_of = centers_of_rows(problem, ids)
     found = engine.zeros(wanted.shape)
     for own in groups:
         phi = engine.values(basis, X[own]).astype(np.float64)
@@ -106,14 +106,14 @@ def groups_left_out_of_sums(
     return _out_of_sample(found, y, w, ids, np.concatenate([*groups, np.empty(0, int)]), codes)
 
 
-def _centers_by_row(problem: Problem, ids: IntArray) -> IntArray:
-    """The position of the center that each row is, or -1."""
-    found, centers = np.full(len(ids), -1), problem.centers.ids
-    if centers is not None and problem.features is None:
-        at = np.minimum(np.searchsorted(ids, centers), len(ids) - 1)
-        same = ids[at] == centers
-        found[at[same]] = np.flatnonzero(same)
-    return found
+def centers_of_rows(problem: Problem, ids: IntArray) -> IntArray:
+    """Return the position of the center that each row is, shape (n,), or -1."""
+    centers = problem.centers.ids
+    if centers is None or problem.features is not None or not len(centers):
+        return np.full(len(ids), -1)
+    order = np.argsort(centers)
+    at = order[np.minimum(np.searchsorted(centers, ids, sorter=order), len(centers) - 1)]
+    return np.where(centers[at] == ids, at, -1)
 
 
 def _solved(engine: Engine, A: Array, B: Array) -> Array:

@@ -26,11 +26,10 @@ from streamkern.defaults import (
     SHORTER_STEP_SHARES,
 )
 from streamkern.engine.residuals import residual, weigh
-from streamkern.errors import UsageError, require_counts
+from streamkern.errors import UsageError, require_counts, require_ridge
 from streamkern.execute.base import Parts
-from streamkern.solvers.base import Failure, NoChoices, Problem, Sweep, Traits
+from streamkern.solvers.base import Failure, Problem, Solver, Sweep, Traits
 from streamkern.solvers.contributions import Gradient
-from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.falkon import FactoredIteration, Factors, center_factors
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
@@ -51,7 +50,7 @@ def encoding_for(encoding: Encoding, solver: Any) -> Encoding:
 
 
 @dataclass(frozen=True)
-class Logistic(NoChoices):
+class Logistic(Solver):
     """Logistic loss in place of least squares, for classes: outputs are logits, and softmax gives probabilities.
 
     Args:
@@ -73,7 +72,7 @@ class Logistic(NoChoices):
     traits = Traits(ridge=True, least_squares=False)
 
     def __post_init__(self) -> None:
-        check_ridge(self.ridge, "Logistic")
+        require_ridge(self)
         if not self.ridge > 0:
             raise UsageError(
                 "The ridge is 0: the weights of separable classes would grow without bound.",

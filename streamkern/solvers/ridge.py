@@ -44,7 +44,12 @@ from streamkern.kernels import Basis, Expansion, Kernel, Laplace, Sum
 from streamkern.rng import Draw
 from streamkern.solvers.base import Problem
 from streamkern.solvers.contributions import NormalEquations
-from streamkern.solvers.groups_left_out import groups_left_out_of_kernel, groups_left_out_of_sums, groups_to_leave_out
+from streamkern.solvers.groups_left_out import (
+    centers_of_rows,
+    groups_left_out_of_kernel,
+    groups_left_out_of_sums,
+    groups_to_leave_out,
+)
 from streamkern.solvers.solution_residual import relative_residual
 from streamkern.sweep import Contribution
 from streamkern.types import Array, IntArray
@@ -257,7 +262,9 @@ def leave_one_out(
         codes = np.where(np.bincount(codes)[codes] == 1, codes, -1)  # no center is left out where an equal row stays
     else:
         wanted = means
-    share, centers = mass / n, _centers(problem, ids, codes)
+    share, center_of, centers = mass / n, centers_of_rows(problem, ids), dict[int, list[int]]()
+    for row in np.flatnonzero((center_of >= 0) & (codes >= 0)).tolist():
+        centers.setdefault(int(codes[row]), []).append(int(center_of[row]))
     found = engine.zeros((len(X), outputs))
     for rows in cuts(len(X), _TILE_ROWS):
         phi = engine.values(basis, X[rows]).astype(np.float64)
@@ -278,16 +285,3 @@ def leave_one_out(
             tile = tile - (pull / size)[:, None] * move
         found[rows] = tile
     return OutOfSample(found, y, w, "leave-one-out", ids)
-
-
-def _centers(problem: Problem, ids: IntArray, codes: IntArray) -> dict[int, list[int]]:
-    """Positions of the centers that are rows of each group, except for the group -1."""
-    centers = problem.centers.ids
-    found: dict[int, list[int]] = {}
-    if centers is None or problem.features is not None or not len(centers):
-        return found
-    order = np.argsort(centers)
-    at = order[np.minimum(np.searchsorted(centers, ids, sorter=order), len(centers) - 1)]
-    for row in np.flatnonzero((centers[at] == ids) & (codes >= 0)).tolist():
-        found.setdefault(int(codes[row]), []).append(int(at[row]))
-    return found

@@ -26,7 +26,7 @@ from streamkern.data.row_order import SCAN_ROWS, Assembly, Stream
 from streamkern.data.targets import Classes
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
 from streamkern.execute import open_executor
-from streamkern.execute.dask_actors import MAX_TREE_ROOTS
+from streamkern.execute.dask_executor import MAX_TREE_ROOTS
 from streamkern.kernels import Expansion
 from streamkern.precondition.center_projection import ExactProjection
 from streamkern.resources import default_threads

@@ -7,22 +7,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from streamkern.cpu.linear_algebra import (
-    cholesky,
-    gram,
-    gram_matmul,
-    inverse_factor,
-    matmul,
-    mirror,
-    spd_solve,
-    tiled_cholesky,
-)
-from streamkern.engine import Engine
+from streamkern.cpu.engine import HostEngine
+from streamkern.cpu.linear_algebra import cholesky, tiled_cholesky
 from streamkern.engine.base import TILE
 from streamkern.engine.packed_triangle import packed_panels, packed_size, unpacked
+from streamkern.engine.reference import one_by_one
 from streamkern.errors import NumericalError
 from streamkern.execute.threads_executor import ThreadsExecutor
 
+ENGINE = HostEngine()
 SIZES = [1, 2, 15, 16, 17, 31, 32, 33, 50]  # tiles of 16
 F64 = np.dtype(np.float64)
 
@@ -32,15 +25,11 @@ def spd(p: int) -> np.ndarray:
     return A @ A.T / p + 0.1 * np.eye(p)
 
 
-def map_(fn, items):
-    return [fn(item) for item in items]
-
-
 @pytest.mark.parametrize("p", SIZES)
 @pytest.mark.parametrize("factor", [cholesky, tiled_cholesky])
 def test_a_factor_is_lapack_s(factor: Callable[..., np.ndarray], p: int):
     A = spd(p)
-    found = factor(np.where(np.tri(p, dtype=bool), A, 7.0), map_, tile=16)
+    found = factor(np.where(np.tri(p, dtype=bool), A, 7.0), one_by_one, tile=16)
     np.testing.assert_allclose(found, np.linalg.cholesky(A), rtol=1e-11, atol=1e-12)
 
 
@@ -48,25 +37,25 @@ def test_a_factor_is_lapack_s(factor: Callable[..., np.ndarray], p: int):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_inverse_of_a_factor(p: int, dtype: type):
     A = spd(p)
-    W = inverse_factor(A.copy(), np.dtype(dtype), map_, tile=16)
+    W = ENGINE.inverse_factor(A.copy(), np.dtype(dtype), tile=16)
     assert W.dtype == dtype
     assert np.array_equal(W, np.tril(W))
     tolerance = 1e-10 if dtype == np.float64 else 1e-5
     np.testing.assert_allclose(W, np.linalg.inv(np.linalg.cholesky(A)), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("p", SIZES)
+@pytest.mark.parametrize("p", [*SIZES, 300])
 def test_products(p: int):
     rng = np.random.default_rng(p)
     A, B, W = rng.normal(size=(p, p + 3)), rng.normal(size=(p + 3, 4)), np.tril(rng.normal(size=(p, p)))
-    np.testing.assert_allclose(matmul(A, B, map_, tile=16), A @ B, atol=1e-12)
-    np.testing.assert_allclose(matmul(A.T, A, map_, tile=16), A.T @ A, atol=1e-12)
-    np.testing.assert_allclose(gram(A, map_, tile=16), A @ A.T, atol=1e-12)
-    np.testing.assert_allclose(matmul(A.T, np.tile(A, 30), map_, tile=16), A.T @ np.tile(A, 30), atol=1e-12)
-    np.testing.assert_allclose(gram_matmul(A, B, map_, tile=16), A.T @ (A @ B), atol=1e-11)
+    np.testing.assert_allclose(ENGINE.product(A, B, tile=16), A @ B, atol=1e-12)
+    np.testing.assert_allclose(ENGINE.product(A.T, A, tile=16), A.T @ A, atol=1e-12)
+    np.testing.assert_allclose(ENGINE.gram(A, tile=16), A @ A.T, atol=1e-12)
+    np.testing.assert_allclose(ENGINE.product(A.T, np.tile(A, 30), tile=16), A.T @ np.tile(A, 30), atol=1e-12)
+    np.testing.assert_allclose(ENGINE.gram_product(A, B), A.T @ (A @ B), atol=1e-11)
     wide = np.concatenate([A] * 2, axis=1)  # more columns than one slab
-    np.testing.assert_allclose(gram_matmul(W, wide, map_, lower=True, tile=16), W.T @ (W @ wide), atol=1e-11)
-    narrow = gram_matmul(W.astype(np.float32), wide.astype(np.float32), map_, lower=True, tile=16)
+    np.testing.assert_allclose(ENGINE.gram_product(W, wide, lower=True), W.T @ (W @ wide), atol=1e-11)
+    narrow = ENGINE.gram_product(W.astype(np.float32), wide.astype(np.float32), lower=True)
     np.testing.assert_allclose(narrow, W.T @ (W @ wide), rtol=1e-4, atol=1e-4 * np.linalg.norm(W) ** 2)
 
 
@@ -74,9 +63,9 @@ def test_products(p: int):
 def test_what_is_not_positive_definite_is_refused(bad: int):
     A = spd(50)
     A[bad, bad] = -1.0
-    for factor in (cholesky, tiled_cholesky, lambda A, run, tile: inverse_factor(A, F64, run, tile)):
+    for factor in (cholesky, tiled_cholesky, lambda A, run, tile: ENGINE.inverse_factor(A, F64, tile)):
         with pytest.raises(NumericalError, match=r"(?s)not positive definite.*repeated centers"):
-            factor(A.copy(), map_, tile=16)
+            factor(A.copy(), one_by_one, tile=16)
 
 
 def test_threads_do_not_change_a_bit():
@@ -87,9 +76,11 @@ def test_threads_do_not_change_a_bit():
     for threads in (1, 2, 3):
         with ThreadsExecutor(threads) as executor:
             run = executor.host_map
-            W = inverse_factor(A.copy(), np.dtype(np.float32), run)
+            engine = HostEngine(run)
+            W = engine.inverse_factor(A.copy(), np.dtype(np.float32))
             factors = cholesky(A.copy(), run), tiled_cholesky(A.copy(), run), W
-            products = gram_matmul(W, B, run, lower=True), gram(B, run), matmul(A, B, run)
+            products = engine.gram_product(W, B, lower=True), engine.gram(B)
+            products += (engine.product(A, B),)
             found.append(factors + products)
     for other in found[1:]:
         for a, b in zip(other, found[0], strict=True):
@@ -103,7 +94,7 @@ def test_a_packed_triangle_is_the_matrix_in_half_of_its_memory(p: int):
     for cols, panel in packed_panels(packed, p):
         panel[...] = A[cols.start :, cols]
     assert packed.size <= p * (p + TILE) / 2 + TILE**2
-    np.testing.assert_array_equal(mirror(unpacked(packed, p, Engine()), map_), A)
+    np.testing.assert_array_equal(ENGINE.mirror(unpacked(packed, p, ENGINE)), A)
 
 
 @pytest.mark.parametrize("p", [1, TILE, 2 * TILE + 3])
@@ -111,4 +102,4 @@ def test_a_solution_looks_at_the_lower_triangle_alone(p: int):
     A, B = spd(p), np.ones((p, 2))
     lower = np.tril(A)
     lower[np.triu_indices(p, 1)] = np.nan
-    np.testing.assert_allclose(spd_solve(lower, B, map_), np.linalg.solve(A, B), rtol=1e-8)
+    np.testing.assert_allclose(ENGINE.spd_solve(lower, B), np.linalg.solve(A, B), rtol=1e-8)

@@ -87,7 +87,6 @@ VERBS: dict[str, Any] = {
     "row_squares": lambda e, k, t: e.row_squares(V.astype(t)),
     "gram": lambda e, k, t: e.gram(V.astype(t)),
     "gram_product": lambda e, k, t: e.gram_product(np.tril(SPD).astype(t), W.astype(t), lower=True),
-    "placed": lambda e, k, t: e.gram_product(e.place(np.tril(SPD).astype(t)), W.astype(t), lower=True),
     "kernel_factor": lambda e, k, t: e.kernel_factor(k, 0.1),
     "cholesky": lambda e, k, t: e.cholesky(SPD.copy()),
     "condition": lambda e, k, t: np.array(e.condition(np.linalg.cholesky(SPD), np.abs(SPD).sum(axis=0).max())),

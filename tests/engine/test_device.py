@@ -48,7 +48,7 @@ def test_values_predictions_and_gradients_are_the_cpu_s(device, d, dtype, monkey
     tolerance = 1e-4 if dtype == np.float32 else 1e-12
     here, there = Expansion(Laplace(3.0), Z), Expansion(Laplace(3.0), Z, DeviceEngine(device))
     K = here.block(X)
-    for rows in (X, device.upload(X)):
+    for rows in (X, device.put(X)):
         np.testing.assert_allclose(there.block(rows), K, atol=tolerance)
         np.testing.assert_allclose(there.predict(rows, W), K @ W, atol=tolerance)
         pulled = there.engine.pull(there, rows, W, lambda F, part: F[:, :2] - X[part, :2], 2)
@@ -160,7 +160,7 @@ def test_values_predictions_and_gradients_of_a_card_s_loops_are_the_cpu_s(card, 
     X, Z, W = problem(d)
     here, there = Expansion(Laplace(3.0), Z), Expansion(Laplace(3.0), Z, DeviceEngine(card))
     K = here.block(X)
-    np.testing.assert_allclose(there.block(card.upload(X)), K, atol=1e-4)
+    np.testing.assert_allclose(there.block(card.put(X)), K, atol=1e-4)
     np.testing.assert_allclose(there.predict(X, W), K @ W, atol=1e-4)
     pulled = there.engine.pull(there, X, W, lambda F, part: F[:, :2] - X[part, :2], 2)
     np.testing.assert_allclose(pulled, K.T @ ((K @ W)[:, :2] - X[:, :2]), rtol=1e-4, atol=1e-3)

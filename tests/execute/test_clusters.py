@@ -14,7 +14,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.errors import MemoryLimitError, StorageError
-from streamkern.execute import dask_actors as lanes_module
+from streamkern.execute import dask_executor as lanes_module
 from streamkern.execute import open_executor
 from streamkern.execute.base import Allowance, Stack
 from streamkern.execute.dask_executor import DaskExecutor

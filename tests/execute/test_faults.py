@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import streamkern as sk
 from streamkern.errors import StorageError
-from streamkern.execute import dask_actors as lanes_module
+from streamkern.execute import dask_executor as lanes_module
 from streamkern.execute.base import ranges_of_lanes
 from streamkern.execute.dask_executor import DaskExecutor
 from streamkern.report import read_run, status, status_text

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from streamkern.errors import DataError, MemoryLimitError
-from streamkern.execute import dask_actors as lanes_module
+from streamkern.execute import dask_executor as lanes_module
 from streamkern.execute.base import Tree
 from streamkern.execute.dask_executor import DaskExecutor
 from streamkern.execute.tree_allreduce import Route

@@ -83,7 +83,7 @@ def test_a_block_is_float64_s_to_a_bound(gpu, d, split, monkeypatch):
     there = Expansion(kernel, Z, DeviceEngine(gpu))
     np.testing.assert_allclose(there.block(X), exact, rtol=0, atol=2e-5)
     np.testing.assert_allclose(there.predict(X, W), exact @ W, rtol=0, atol=2e-5 * np.abs(W).sum(axis=0).max())
-    g = there.pull(gpu.upload(X), W, lambda F, rows: F, 10)
+    g = there.pull(gpu.put(X), W, lambda F, rows: F, 10)
     np.testing.assert_allclose(g, exact.T @ (exact @ W), rtol=1e-3, atol=1e-2)
 
 
@@ -204,7 +204,7 @@ def test_memory_stays_within_what_was_projected(gpu):
     X, Z, W = (rng.normal(size=size).astype(np.float32) for size in ((b, d), (p, d), (p, c)))
     there = Expansion(sk.Laplace(20.0), Z, DeviceEngine(gpu))
     with peak_bytes() as peak:
-        there.pull(gpu.upload(X), W, lambda F, rows: F, c)
+        there.pull(gpu.put(X), W, lambda F, rows: F, c)
     assert 0 < peak() <= CostEstimate(sk.SGD(batch=b), ProblemSize(b, p, d, c, lanes=1), 1).on_device + b * d * 4
 
 
@@ -217,7 +217,7 @@ def test_a_wide_block_runs_near_the_card_s_product_rate(gpu, split, monkeypatch)
     p, d, b, c = 20_000, 784, 8192, 10
     rng = np.random.default_rng(4)
     X, Z, W = (rng.normal(size=size).astype(np.float32) for size in ((b, d), (p, d), (p, c)))
-    there, rows = Expansion(sk.Laplace(20.0), Z, DeviceEngine(gpu)), gpu.upload(X)
+    there, rows = Expansion(sk.Laplace(20.0), Z, DeviceEngine(gpu)), gpu.put(X)
     best = np.inf
     for _ in range(6):
         start = time.perf_counter()

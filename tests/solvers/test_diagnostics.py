@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.precondition.lanczos import speedup_ratio
+from streamkern.papers.lanczos import speedup_ratio
 from streamkern.runs.solution_spectrum import effective_dimension, rayleigh_quotient
 
 

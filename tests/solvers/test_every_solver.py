@@ -14,6 +14,7 @@ from streamkern.centers import CenterSet
 from streamkern.data.targets import Continuous
 from streamkern.execute import ThreadsExecutor
 from streamkern.formats import ArraySource
+from streamkern.precondition.nystrom import StepSize
 from streamkern.solvers import Outcome, Problem, Progress, train
 
 KERNEL = sk.Gaussian(1.5)
@@ -39,7 +40,7 @@ def solve(solver: Any, *, features: Any = None, threads: int = 2, chunk: int = 3
 
 
 def test_schedules_give_the_steps_they_name():
-    size = sk.solvers.sgd.StepSize(1.0, 0.1, 1.0)
+    size = StepSize(1.0, 0.1, 1.0)
     constant, power = sk.SGD(step=0.5), sk.SGD(step=0.5, schedule="power", theta=0.5)
     pegasos, stages = sk.SGD(schedule="pegasos", ridge=0.1), sk.SGD(stages=((2, 0.5), (3, 0.05)))
     assert [constant.rate(size, 1, t, 0) for t in (1, 4)] == [0.5, 0.5]

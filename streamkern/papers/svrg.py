@@ -32,15 +32,14 @@ import numpy as np
 from streamkern.data.row_order import Block, Stream
 from streamkern.defaults import HELD_OUT, MAX_RESIDUAL, MIN_SVRG_STEPS
 from streamkern.engine.residuals import residual, weigh
-from streamkern.errors import UsageError, require_counts, require_step
+from streamkern.errors import UsageError, require_counts, require_ridge, require_step
 from streamkern.execute.base import Parts, Position, Stack
 from streamkern.kernels import Basis
-from streamkern.precondition.lanczos import LowRank, block_lanczos, identity_preconditioner, sketched_preconditioner
+from streamkern.papers.lanczos import LowRank, block_lanczos, identity_preconditioner, sketched_preconditioner
 from streamkern.precondition.nystrom import StepSize, step_of_features
-from streamkern.solvers.base import MinibatchIteration, NoChoices, Problem, Sweep
+from streamkern.solvers.base import Iteration, Problem, Solver, Sweep
 from streamkern.solvers.batch_size import measured_rows, weighted_size
 from streamkern.solvers.contributions import Gradient, NormalProduct
-from streamkern.solvers.direct import check_ridge
 from streamkern.solvers.solution_residual import relative_residual, report_residual
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution
@@ -116,7 +115,7 @@ def importance_weights(norms: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class SVRG(NoChoices):
+class SVRG(Solver):
     """Stochastic variance-reduced gradients, with or without a preconditioner from block Lanczos.
 
     The report has ``residual``: ‖P^{−1/2} ∇L‖ at the weights, relative to its value at w = 0, from the mean of the
@@ -151,7 +150,7 @@ class SVRG(NoChoices):
     patience: int | None = None
 
     def __post_init__(self) -> None:
-        check_ridge(self.ridge, "SVRG")
+        require_ridge(self)
         require_counts(self, epochs=1, k=1, batch=1, patience=1)
         require_step(self)
         for name, known in (("preconditioner", PRECONDITIONERS), ("sampling", SAMPLINGS)):
@@ -236,7 +235,7 @@ class SVRGState:
 
 
 @dataclass(eq=False)
-class SVRGIteration(MinibatchIteration):
+class SVRGIteration(Iteration):
     """Outer loops of SVRG: the mean of the last half of a pass is the next snapshot."""
 
     solver: SVRG
@@ -259,12 +258,7 @@ class SVRGIteration(MinibatchIteration):
         self.noise = self.size if norms is None else StepSize(self.size.beta, self.size.top, self.size.beta)
         self.report: dict[str, Any] = {
             **self.prepared.report,
-            "beta": self.size.beta,
-            "lambda": self.size.top,
-            "peak": self.size.peak,
-            "critical_batch": self.size.critical_batch,
-            "batch": self.stream.batch_rows,
-            "step": self.rate(self.stream.batch_rows),
+            **self.size.report(self.stream.batch_rows, self.rate(self.stream.batch_rows)),
             "features": self.basis.width,
         }
 

@@ -16,10 +16,10 @@ from streamkern.errors import UsageError
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels.dot_product import Linear
 from streamkern.kernels.feature_maps import Identity
+from streamkern.papers.svrg import SVRG
 from streamkern.solvers.base import Problem
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.loop import train
-from streamkern.solvers.svrg import SVRG
 
 N, M, RIDGE = 1200, 60, 1e-6
 SPECTRUM = np.concatenate([np.geomspace(1.0, 1e-3, 12), np.full(M - 12, 1e-6)])

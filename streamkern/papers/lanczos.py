@@ -79,7 +79,7 @@ def block_lanczos(
     contribution = CovarianceProduct(basis)
     block = np.linalg.qr(engine.normal((M, k), "block lanczos", seed))[0]
     Q, W = engine.empty((M, 0)), engine.empty((M, 0))
-    limit = largest_sweeps(M, epsilon)
+    limit = max(2, int(np.ceil(np.log(M) / np.sqrt(epsilon))))
     sweeps = 0
     while sweeps < limit:
         sweeps += 1
@@ -94,7 +94,9 @@ def block_lanczos(
                 expected="finite features, not all 0",
                 remedy="check the data's scale and the feature map",
             )
-        Q, W = np.hstack([Q, rounded.astype(np.float64)]), np.hstack([W, product])
+        pairs = ((Q, rounded.astype(np.float64)), (W, product))
+        Q, W = (np.concatenate(pair, axis=1) for pair in pairs)
+        del pairs
         values, Y = _ritz(Q, W, k, engine)
         vectors = Q @ Y
         residuals = np.linalg.norm(W @ Y - vectors * values, axis=0)
@@ -106,11 +108,6 @@ def block_lanczos(
             break
     rank = engine.count(values > resolved)
     return Spectrum(values[:rank], vectors[:, :rank], residuals[:rank], sweeps)
-
-
-def largest_sweeps(M: int, epsilon: float = 0.5) -> int:
-    """Return the largest number of sweeps of ``block_lanczos``: ⌈log M/√ε⌉, at least 2."""
-    return max(2, int(np.ceil(np.log(M) / np.sqrt(epsilon))))
 
 
 def _ritz(Q: Array, W: Array, k: int, engine: Engine) -> tuple[Array, Array]:

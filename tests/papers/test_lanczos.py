@@ -11,7 +11,7 @@ from streamkern.data.row_order import Assembly, Scan
 from streamkern.errors import NumericalError, UsageError
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels.feature_maps import Identity
-from streamkern.precondition.lanczos import (
+from streamkern.papers.lanczos import (
     LowRank,
     block_lanczos,
     identity_preconditioner,

@@ -16,15 +16,13 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.row_order import Stream
-from streamkern.defaults import HELD_OUT
-from streamkern.errors import UsageError, require_counts, require_step
+from streamkern.errors import UsageError, require_counts, require_ridge, require_step
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
-from streamkern.precondition.nystrom import StepSize, step_of_features
-from streamkern.solvers.base import FullPassIteration, MinibatchIteration, NoChoices, Problem, Sweep
-from streamkern.solvers.batch_size import average, measured_rows, weighted_size
+from streamkern.precondition.nystrom import StepSize
+from streamkern.solvers.base import FullPassIteration, Iteration, Problem, Solver, Sweep
+from streamkern.solvers.batch_size import average, measure_basis
 from streamkern.solvers.contributions import Gradient
-from streamkern.solvers.direct import check_ridge
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
@@ -32,7 +30,7 @@ SCHEDULES = ("constant", "power", "pegasos")
 
 
 @dataclass(frozen=True)
-class SGD(NoChoices):
+class SGD(Solver):
     """Minibatch stochastic gradient descent.
 
     Args:
@@ -65,7 +63,7 @@ class SGD(NoChoices):
     patience: int | None = None
 
     def __post_init__(self) -> None:
-        check_ridge(self.ridge, "SGD")
+        require_ridge(self)
         require_counts(self, epochs=1, batch=1, patience=1)
         if self.schedule not in SCHEDULES:
             raise UsageError(
@@ -133,14 +131,6 @@ def default_features(n: int) -> int:
     return max(1, round(float(np.sqrt(n) * np.log(max(2, n)))))
 
 
-def measure_basis(problem: Problem) -> StepSize:
-    """Measure β and λ of φ(x)ᵀ φ(x') on rows drawn from the training data."""
-    basis, engine = problem.basis(), problem.engine
-    held, w = measured_rows(problem, problem.draw(HELD_OUT))
-    phi = engine.values(basis, held).astype(np.float64)
-    return weighted_size(step_of_features(phi, engine), w, problem)
-
-
 @serializable
 @dataclass(frozen=True, eq=False)
 class SGDState:
@@ -152,7 +142,7 @@ class SGDState:
 
 
 @dataclass(eq=False)
-class SGDIteration(MinibatchIteration):
+class SGDIteration(Iteration):
     """Steps of stochastic gradient descent."""
 
     solver: SGD
@@ -162,15 +152,10 @@ class SGDIteration(MinibatchIteration):
     prepared: StepSize
 
     def __post_init__(self) -> None:
-        self.size = self.prepared
         self.epochs = self.solver.epochs
-        self.contribution = Gradient(self.basis)
+        self.contribution, batch = Gradient(self.basis), self.stream.batch_rows
         self.report: dict[str, Any] = {
-            "beta": self.size.beta,
-            "lambda": self.size.top,
-            "critical_batch": self.size.critical_batch,
-            "batch": self.stream.batch_rows,
-            "step": self.solver.rate(self.size, self.stream.batch_rows, 1, 0),
+            **self.prepared.report(batch, self.solver.rate(self.prepared, batch, 1, 0)),
             "features": self.basis.width,
         }
 
@@ -183,7 +168,7 @@ class SGDIteration(MinibatchIteration):
 
     def update(self, state: SGDState, parts: Parts, position: Position) -> SGDState:
         g, _, rows = parts
-        rate = np.asarray(self.solver.rate(self.size, rows, state.t + 1, position[0]), dtype=g.dtype)
+        rate = np.asarray(self.solver.rate(self.prepared, rows, state.t + 1, position[0]), dtype=g.dtype)
         w = state.w - rate * (g / np.asarray(rows, dtype=g.dtype) + np.asarray(self.solver.ridge, g.dtype) * state.w)
         mean = average(state.mean, w, state.t + 1) if self.solver.average else state.mean
         return SGDState(w, mean, state.t + 1)
@@ -193,7 +178,7 @@ class SGDIteration(MinibatchIteration):
 
 
 @dataclass(frozen=True)
-class GradientDescent(NoChoices):
+class GradientDescent(Solver):
     """Gradient descent (Richardson's iteration): every step is a sweep over all rows.
 
     Args:
@@ -213,7 +198,7 @@ class GradientDescent(NoChoices):
     patience: int | None = None
 
     def __post_init__(self) -> None:
-        check_ridge(self.ridge, "GradientDescent")
+        require_ridge(self)
         require_counts(self, epochs=1, patience=1)
         require_step(self)
 
@@ -236,17 +221,17 @@ class DescentIteration(FullPassIteration):
     prepared: float
 
     def __post_init__(self) -> None:
-        self.step = self.prepared
         self.epochs = self.solver.epochs
         self.contribution = Gradient(self.basis)
-        self.report: dict[str, Any] = {"step": self.step, "features": self.basis.width}
+        self.report: dict[str, Any] = {"step": self.prepared, "features": self.basis.width}
 
     def init(self) -> Array:
-        return self.basis.engine.zeros((self.basis.width, self.outputs), self.basis.dtype)
+        zero: Array = self.basis.engine.zeros((self.basis.width, self.outputs), self.basis.dtype)
+        return zero
 
     def begin(self, state: Array, pass_: int, sweep: Sweep) -> Array:
         g, _, n = sweep(self.contribution, state)
-        moved = state - self.step * (g.astype(np.float64) / n + self.solver.ridge * state)
+        moved = state - self.prepared * (g.astype(np.float64) / n + self.solver.ridge * state)
         weights: Array = moved.astype(state.dtype, copy=False)
         return weights
 
