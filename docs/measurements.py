@@ -1,7 +1,8 @@
 """Draws numbers of pages from docs/results: ``python docs/measurements.py`` rewrites the marked blocks of all pages.
 
 A file of results is a list of runs, as ``tests/benchmarks/results.py`` writes them: command, date, machine, load,
-versions, commit and values. A value is a number, a list (one of each repetition), or an object with median, low and
+versions, commit and values. The commit is the one that was measured; for runs before 28 November 2026, the one that
+entered their numbers, or null if the history does not tell. A value is a number, a list (one of each repetition), or an object with median, low and
 high, or mean and sd; null was not measured. A block of a page begins with ``<!--results:NAME-->`` and ends with
 ``<!--end-->``.
 """

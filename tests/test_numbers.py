@@ -115,6 +115,7 @@ def test_a_run_says_how_and_where_it_was_measured(file: Path):
         assert re.match(r"(python|streamkern) ", run["command"])
         assert date.fromisoformat(run["date"]) >= date(2026, 11, 1)
         assert re.fullmatch(r"((AMD|Intel|NVIDIA) .*\(.+\)|processor not recorded), \d+ cores", run["machine"])
+        assert run["commit"] is None or re.fullmatch(r"[0-9a-f]{8}", run["commit"])
         assert run["values"]
     assert text == results.dumped(json.loads(text))
 
