@@ -36,7 +36,11 @@ def blocks(page: str) -> str:
 PAGES = [
     "index.md",
     "first-steps.md",
-    *sorted(str(page.relative_to(DOCS)) for folder in ("how-to", "maths") for page in (DOCS / folder).glob("*.md")),
+    *sorted(
+        str(page.relative_to(DOCS))
+        for folder in ("how-to", "maths", "reference")
+        for page in (DOCS / folder).glob("*.md")
+    ),
 ]
 ON_S3 = "how-to/parquet-on-s3.md"
 SECTIONS = {
@@ -137,6 +141,14 @@ def test_the_reference_has_every_public_name() -> None:
     public = {f"streamkern.{name}" for name in sk.__all__} - {"streamkern.augment", "streamkern.errors"}
     results = {"streamkern.sklearn.result.FitResult"}  # ``result_`` of estimators
     assert found == public | results | {re.sub(r"^sk\b", "streamkern", name) for name in moved}
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=lambda page: page.stem)
+def test_every_name_of_the_reference_is_in_an_example(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    code = "\n".join(block for kind, _, block in FENCE.findall(text) if kind == "python")
+    names = {name.split(".")[-1] for name in re.findall(r"^::: (streamkern\.[\w.]+)$", text, re.MULTILINE)}
+    assert {name for name in names if not re.search(rf"\b{name}\b", code)} == set()
 
 
 def test_what_the_navigation_names_is_there() -> None:
