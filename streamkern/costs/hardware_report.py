@@ -178,7 +178,7 @@ def doctor_text(found: dict[str, Any]) -> str:
     for shape in found["engine"]:
         lines.append(
             f"engine     d = {shape['d']:<4} {shape['values'] / 1e6:7.0f} M values/s a thread: {shape['of_gemm']:.0%} "
-            f"of BLAS's GEMM rate, {shape['of_floor']:.0%} of its floor (product and values alone)"
+            f"of BLAS's GEMM rate, {shape['of_floor']:.0%} of its floor (product and exponentials, each alone)"
         )
     lines.append(f"GPU        {found['gpu']}")
     lines.append(f"threads    all {cores} compute {found['threads_gain']:.2f} times as much as one")

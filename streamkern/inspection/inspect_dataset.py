@@ -115,7 +115,7 @@ class Inspection:
                 lines.append(f"  {kind:<8}  {', '.join(named[:MAX_SHOWN])}{more}")
         if facts["left_out"]:
             names = ", ".join(_shown(name) for name in facts["left_out"][:MAX_SHOWN])
-            lines.append(f"  left out  {names}: an index of the rows, unless --columns, columns= name it")
+            lines.append(f"  left out  {names}: an index of the rows, unless --columns or columns= names it")
         return lines
 
     def _order_lines(self) -> list[str]:

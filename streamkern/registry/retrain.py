@@ -110,7 +110,7 @@ def retrain(
     read again: new rows are added to its sums, with its kernel, centers and preprocessing.
 
     If the process is killed at any moment, the next call resumes: training continues from its checkpoint, and a decided
-        promotion is completed. The champion is always the old or the new one.
+    promotion is completed. The champion is always the old or the new one.
 
     Args:
         pipeline: the definition; both models are scored on its ``test`` rows.
@@ -135,10 +135,9 @@ def retrain(
 
     Returns:
         The decision: ``status`` is ``promoted``, ``rejected`` or ``unchanged``; ``champion`` is the version now in use;
-            ``version`` the challenger's; further keys have the scores of both, the paired test, drift, warnings and
-            reasons;
-        ``start`` is ``sums``, ``warm`` or ``cold``, and ``reused_rows`` the number of rows in the champion's
-        sums.
+        ``version`` the challenger's; ``start`` is ``sums``, ``warm`` or ``cold``, and ``reused_rows`` the number of
+        rows in the champion's sums. Further keys have the scores of both, the paired test, drift, warnings and
+        reasons.
 
     Raises:
         BusyError: another process has locked the registry.

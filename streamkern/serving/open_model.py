@@ -44,7 +44,7 @@ def open_model(model: AnyModel) -> KernelMachine:
         given = Registry(given)
     elif not isinstance(given, Registry):
         raise UsageError(
-            f"{type(given).__name__} is no trained model.",
+            f"{type(given).__name__} is not a trained model.",
             where="model",
             expected="the path of a saved model, a registry, a model in memory, or a fitted estimator",
             remedy="fit the estimator first, if it is one",

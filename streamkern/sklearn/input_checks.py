@@ -119,7 +119,7 @@ def _require_labels(values: Sequence[Any]) -> None:
     for row, value in enumerate(values):
         if isinstance(value, _TIMES) or type(value).__name__ in ("Period", "Interval"):
             raise DataError(
-                f"A target is no number or text: {value!r}.",
+                f"A target is neither a number nor a text: {value!r}.",
                 where=f"y, row {row}",
                 expected="a label or a number for every row",
                 remedy="give numbers: pd.to_datetime(y).astype('int64'); or labels: [str(value) for value in y]",

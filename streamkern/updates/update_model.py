@@ -88,7 +88,7 @@ def update_model(
     """
     if not isinstance(model, KernelMachine):
         raise UsageError(
-            f"{type(model).__name__} is no trained model.",
+            f"{type(model).__name__} is not a trained model.",
             where="update_model",
             expected="a KernelMachine that was fitted by Direct(keep_sums=True)",
             remedy="give estimator.model_, or call its partial_fit; a saved model is loaded by sk.load_model(path)",
@@ -108,7 +108,7 @@ def rows_for(model: KernelMachine, rows: Any) -> Dataset | None:
     else:
         if not isinstance(rows, tuple | list) or not 1 <= len(rows) <= 3:
             raise UsageError(
-                f"{type(rows).__name__} is no rows with a target.",
+                f"{type(rows).__name__} does not contain rows with a target.",
                 where="update_model",
                 expected="a Dataset, a path, (X, y), or (X, y, sample_weight)",
             )

@@ -70,7 +70,7 @@ def test_what_is_no_model_is_an_error_in_words(given: Any, tmp_path: Path):
         sk.Predictor, sk.explain, lambda model: sk.update_model(model, (X, X[:, 0])),
         lambda model: sk.predict(model, tmp_path / "rows.npy", tmp_path / "predictions.csv"),
     ):  # fmt: skip
-        with pytest.raises(sk.UsageError, match="is no trained model"):
+        with pytest.raises(sk.UsageError, match="is not a trained model"):
             door(given)
 
 
@@ -332,5 +332,5 @@ def test_a_file_of_one_long_line_in_place_of_predictions_is_not_overwritten(save
 @pytest.mark.parametrize("rows", [5, (), (X, X[:, 0], None, 3), {"X": X}])
 def test_what_is_no_rows_is_an_error_in_words(rows: Any):
     model = sk.KernelRegressor(sk.Laplace(1.0), centers=9, solver=sk.Direct(keep_sums=True)).fit(X, X[:, 0]).model_
-    with pytest.raises(sk.UsageError, match="no rows with a target"):
+    with pytest.raises(sk.UsageError, match="does not contain rows with a target"):
         sk.update_model(model, rows)
