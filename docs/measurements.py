@@ -80,7 +80,7 @@ def filled(template: str, record: Record) -> str:
 
 def grid(headings: list[str], rows: list[list[str]]) -> str:
     """Return a table in Markdown: words to the left, numbers to the right."""
-    numeric = [all(re.match(r"\*{0,2}[-+]?\d|$|not measured", row[i]) for row in rows) for i in range(len(headings))]
+    numeric = [all(re.match(r"\*{0,2}[-+−]?\d|$|not measured", row[i]) for row in rows) for i in range(len(headings))]
     rule = ["---:" if right else "---" for right in numeric]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [headings, rule, *rows])
 
