@@ -354,7 +354,7 @@ def tables_summary() -> str:
     close = listed([each.name for each in found if each.error is not None and not each.clear])
     single = listed([each.name for each in found if each.error is None])
     notes = [
-        f"on {close} within two standard errors" if close else "",
+        f"differences on {close} are within two standard errors" if close else "",
         f"{single} were split only once" if single else "",
     ]
     noted = "; ".join(["", *filter(None, notes)])
@@ -385,10 +385,10 @@ def tables_short() -> str:
 def small_summary() -> str:
     """Return on how many small tables this library is at least as good as LightGBM with its defaults."""
     found = records("small_tables", further_test_rows=0)
-    counts, sizes = (listed([f"{each[name]:,}" for each in found]) for name in ("at_least", "rows"))
+    counts = listed([f"{each['at_least']} ({each['rows']:,})" for each in found]).replace(")", " rows)", 1)
     return (
-        f"On {found[0]['tables']} smaller tables of {sizes} rows, streamkern is at least as good as LightGBM "
-        f"with its defaults on {counts} of them."
+        f"Of {found[0]['tables']} smaller tables, streamkern is at least as good as LightGBM, both with defaults, on "
+        f"{counts}."
     )
 
 
