@@ -32,7 +32,8 @@ def line(each: Compared, y: float) -> list[str]:
         parts.append(f'<circle cx="{x:.1f}" cy="{y}" r="5" fill="none" stroke="{TREES}" stroke-width="1.5"/>')
     parts.append(f'<path d="M{at(1):.1f} {y}H{at(ratio):.1f}" stroke="{color}" stroke-width="3"/>')
     parts.append(f'<circle cx="{at(ratio):.1f}" cy="{y}" r="6" fill="{color}"/>')
-    words = f"{abs(100 * (ratio - 1)):.0f}% {'less' if each.won else 'more'} error"
+    points = abs(100 * (ratio - 1))
+    words = f"{points:.{0 if points >= 1 else 1}f}% {'less' if each.won else 'more'} error"
     parts.append(f'<text x="{WIDTH - RIGHT + 10}" y="{y + 4}" fill="{color}">{words}</text>')
     return parts
 

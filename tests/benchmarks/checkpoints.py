@@ -12,6 +12,7 @@ import argparse
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,11 @@ class Leave(Checkpoints):
 
     after = 20
 
-    def offer(self, checkpoint: Checkpoint, wait: bool = False) -> None:
-        """Count."""
+    def offer(self, checkpoint: Checkpoint, wait: bool = False, kept: Callable[[Any], Any] | None = None) -> None:
+        """Count, and keep the last one."""
         self.after -= 1
         if not self.after:
+            super().offer(checkpoint, True, kept)
             raise Left
 
 
