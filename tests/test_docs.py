@@ -143,6 +143,16 @@ def test_the_reference_has_every_public_name() -> None:
     assert found == public | results | {re.sub(r"^sk\b", "streamkern", name) for name in moved}
 
 
+def test_every_output_on_a_page_is_compared_with_what_its_command_prints() -> None:
+    loose = {}
+    for page in DOCS.rglob("*.md"):
+        name, text = str(page.relative_to(DOCS)), page.read_text(encoding="utf-8")
+        begin = 0 if name in PAGES else text.index(SECTIONS[name]) if name in SECTIONS else len(text)
+        if shown := [found[3] for found in FENCE.finditer(text) if found[1] == "text" and found.start() < begin]:
+            loose[name] = shown
+    assert loose == {}
+
+
 @pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=lambda page: page.stem)
 def test_every_name_of_the_reference_is_in_an_example(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
