@@ -186,7 +186,7 @@ def inspect(
     """Summarise a data set, in two sweeps over all rows and one over columns that cannot be features without encoding.
 
     Args:
-        path: any source of ``ingest``: a path, glob or URL, arrays, frames.
+        path: a path, glob or URL as for ``open_dataset``; or arrays, or a frame.
         target: the column of targets, or several; for ingested data, the recorded one.
         columns: features to summarise.
         schema: kinds of columns by name, as for ``open_dataset``.
