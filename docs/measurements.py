@@ -220,6 +220,15 @@ class Compared:
         return next(iter(self.ours.splits.values()))
 
     @property
+    def places(self) -> set[tuple[str, str]]:
+        """Days and processors of the records."""
+        return {
+            (record["date"], record["processor"])
+            for scored in (self.ours, *self.trees.values())
+            for record in scored.splits.values()
+        }
+
+    @property
     def strongest(self) -> Scored:
         """The boosted trees with the best mean score."""
         return max(self.trees.values(), key=lambda scored: scored.score)
@@ -336,7 +345,9 @@ def tables_seconds() -> str:
         found = [each.ours, *others(each)]
         names = ("processor_seconds", "clock_seconds")
         rows.append([each.name, *("not measured" if one is None else one.mean(*names) for one in found)])
-    return grid(["seconds", *MODELS], rows)
+    several = listed([each.name for each in compared() if len(each.places) > 1])
+    note = f"Models of {several} were measured on several days and processors, and larger LightGBM there by the clock."
+    return "\n\n".join([grid(["seconds", *MODELS], rows), *([note] if several else [])])
 
 
 def tables_described() -> str:
