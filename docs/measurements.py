@@ -1,9 +1,10 @@
 """Draws numbers of pages from docs/results: ``python docs/measurements.py`` rewrites the marked blocks of all pages.
 
 A file of results is a list of runs, as ``tests/benchmarks/results.py`` writes them: command, date, machine, load,
-versions, commit and values. A value is a number, a list (one of each repetition), or an object with median, low and
-high, or mean and sd; null was not measured. A block of a page begins with ``<!--results:NAME-->`` and ends with
-``<!--end-->``.
+versions, commit and values. The commit is the one that was measured; for runs before 28 November 2026, the one that
+entered their numbers, or null if the history does not tell. A value is a number, a list (one of each repetition), or an
+object with median, low and high, or mean and sd; null was not measured. A block of a page begins with
+``<!--results:NAME-->`` and ends with ``<!--end-->``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 DOCS = Path(__file__).parent
@@ -78,7 +80,7 @@ def filled(template: str, record: Record) -> str:
 
 def grid(headings: list[str], rows: list[list[str]]) -> str:
     """Return a table in Markdown: words to the left, numbers to the right."""
-    numeric = [all(re.match(r"\*{0,2}[-+]?\d|$|not measured", row[i]) for row in rows) for i in range(len(headings))]
+    numeric = [all(re.match(r"\*{0,2}[-+−]?\d|$|not measured", row[i]) for row in rows) for i in range(len(headings))]
     rule = ["---:" if right else "---" for right in numeric]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [headings, rule, *rows])
 
@@ -176,113 +178,228 @@ PREDICTED = {
     "flights": "minutes of delay on arrival",
     "covtype": "kind of forest, of seven",
 }
-TREES = ("LightGBM", "LightGBM, 3,000 trees", "LightGBM, 45 large trees", "XGBoost", "HistGradientBoosting")
+TREES = ("LightGBM", "LightGBM, 3,000 trees", "LightGBM, 45 large trees", "XGBoost", "HistGradientBoosting", "CatBoost")
+SHORT = {"HistGradientBoosting": "scikit-learn", "LightGBM, 3,000 trees": "LightGBM, larger"} | {
+    "LightGBM, 45 large trees": "LightGBM, larger"
+}
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The records of a model on a table, by the number of the split."""
+
+    model: str
+    splits: dict[int, Record]
+
+    @property
+    def score(self) -> float:
+        """The mean score of the splits."""
+        return fmean(self.values("score"))
+
+    def values(self, name: str) -> list[float]:
+        """Return a value of each split that has it."""
+        return [record[name] for record in self.splits.values() if name in record]
+
+    def mean(self, *names: str) -> str:
+        """Return the mean over splits of the first of these values that was measured."""
+        found = next((values for name in names if (values := self.values(name))), None)
+        return "not measured" if found is None else f"{fmean(found):,.0f}"
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One table: the record of this library, and those of boosted trees by their names."""
+    """One table: the scores of this library, and those of boosted trees by their names."""
 
     name: str
-    ours: Record
-    trees: dict[str, Record]
+    ours: Scored
+    trees: dict[str, Scored]
 
     @property
-    def strongest(self) -> Record:
-        """The boosted trees with the best score."""
-        return max(self.trees.values(), key=lambda record: record["score"])
+    def first(self) -> Record:
+        """A record of this library, for what all splits have alike."""
+        return next(iter(self.ours.splits.values()))
+
+    @property
+    def places(self) -> set[tuple[str, str]]:
+        """Days and processors of the records."""
+        return {
+            (record["date"], record["processor"])
+            for scored in (self.ours, *self.trees.values())
+            for record in scored.splits.values()
+        }
+
+    @property
+    def strongest(self) -> Scored:
+        """The boosted trees with the best mean score."""
+        return max(self.trees.values(), key=lambda scored: scored.score)
+
+    @property
+    def decimals(self) -> int:
+        """Decimals of scores: five where they differ in the fifth."""
+        return 5 if self.name == "proteins" else 4
+
+    @property
+    def differences(self) -> list[float]:
+        """This library's score minus that of the strongest trees, on each split that both have."""
+        ours, theirs = self.ours.splits, self.strongest.splits
+        return [ours[split]["score"] - theirs[split]["score"] for split in ours if split in theirs]
+
+    @property
+    def lead(self) -> float:
+        """The mean of the differences."""
+        return fmean(self.differences)
+
+    @property
+    def error(self) -> float | None:
+        """The standard error of the mean difference, or None of a single split."""
+        found = self.differences
+        return None if len(found) < 2 else stdev(found) / len(found) ** 0.5
 
     @property
     def won(self) -> bool:
-        """Whether this library has the better score."""
-        return bool(self.ours["score"] > self.strongest["score"])
+        """Whether this library has the better mean score."""
+        return self.lead > 0
 
-    def score(self, record: Record | None) -> str:
-        """Return a score, bold if it is the best."""
-        if record is None:
+    @property
+    def clear(self) -> bool:
+        """Whether the difference is more than two standard errors; one of a single split never is."""
+        return self.error is not None and abs(self.lead) > 2 * self.error
+
+    def score(self, scored: Scored | None) -> str:
+        """Return a mean score with the spread over splits, bold if it is the best."""
+        if scored is None:
             return "not measured"
-        text = f"{record['score']:.{5 if self.name == 'proteins' else 4}f}"
-        return f"**{text}**" if record["score"] == max(self.ours["score"], self.strongest["score"]) else text
+        text = spread(scored.values("score"), self.decimals)
+        return f"**{text}**" if scored is (self.ours if self.won else self.strongest) else text
+
+    def difference(self) -> str:
+        """Return the mean difference and its standard error."""
+        error = "" if self.error is None else f"±{self.error:.{self.decimals}f}"
+        return f"{self.lead:+.{self.decimals}f}{error}".replace("-", "−")
+
+
+def spread(values: list[float], decimals: int) -> str:
+    """Return the mean of splits with their standard deviation, which a single split does not have."""
+    deviation = "" if len(values) < 2 else f"±{stdev(values):.{decimals}f}"
+    return f"{fmean(values):.{decimals}f}{deviation}"
 
 
 def compared() -> list[Compared]:
-    """Return the tables in the order of the results."""
-    found: dict[str, dict[str, Record]] = {}
-    for record in records("tables"):
-        found.setdefault(record["table"], {})[record["model"]] = record
+    """Return the tables in the order of their rows; models of a table have the same splits."""
+    found: dict[str, dict[str, dict[int, Record]]] = {}
+    for record in sorted(records("tables"), key=lambda record: (record["rows"], record["table"])):
+        splits = found.setdefault(record["table"], {}).setdefault(record["model"], {})
+        splits[record.get("split", 0)] = record
     return [
-        Compared(name, models[OURS], {title: models[title] for title in TREES if title in models})
+        Compared(
+            name,
+            Scored(OURS, models[OURS]),
+            {title: Scored(title, models[title]) for title in TREES if title in models},
+        )
         for name, models in found.items()
     ]
 
 
-def others(each: Compared) -> list[Record | None]:
+def others(each: Compared) -> list[Scored | None]:
     """Return the trees of a table, with one of the larger settings of LightGBM."""
     larger = each.trees.get("LightGBM, 3,000 trees") or each.trees.get("LightGBM, 45 large trees")
-    return [each.trees.get("LightGBM"), larger, each.trees.get("XGBoost"), each.trees.get("HistGradientBoosting")]
+    return [
+        each.trees.get("LightGBM"),
+        larger,
+        *(each.trees.get(name) for name in ("XGBoost", "HistGradientBoosting", "CatBoost")),
+    ]
 
 
-MODELS = [OURS, "LightGBM", "larger LightGBM", "XGBoost", "scikit-learn"]
+MODELS = [OURS, "LightGBM", "larger LightGBM", "XGBoost", "scikit-learn", "CatBoost"]
 
 
 def tables() -> str:
-    """Return scores of all models on the whole tables."""
+    """Return mean scores with their spread, those of the strongest trees, and the paired difference."""
     rows = [
-        [f"{each.name}, {each.ours['metric']}", *(each.score(record) for record in (each.ours, *others(each)))]
+        [
+            f"{each.name}, {each.first['metric']}",
+            f"{len(each.ours.splits)}",
+            each.score(each.ours),
+            f"{each.score(each.strongest)} {SHORT.get(each.strongest.model, each.strongest.model)}",
+            each.difference(),
+        ]
         for each in compared()
     ]
-    return f"{grid(['table, score', *MODELS], rows)}\n\n{source('tables')}"
+    headings = ["table, score", "splits", OURS, "strongest trees", "difference"]
+    return f"{grid(headings, rows)}\n\n{source('tables')}"
+
+
+def tables_models() -> str:
+    """Return the mean scores of all models."""
+    rows = [
+        [each.name, *(each.score(scored).split("±")[0].strip("*") for scored in (each.ours, *others(each)))]
+        for each in compared()
+    ]
+    return grid(["mean score", *MODELS], rows)
 
 
 def tables_seconds() -> str:
-    """Return the seconds of all models, those of the larger LightGBM by the clock."""
+    """Return the mean seconds of the processor of all models."""
     rows = []
     for each in compared():
-        found = [record or {} for record in (each.ours, *others(each))]
-        seconds = [record.get("processor_seconds", record.get("clock_seconds")) for record in found]
-        rows.append([each.name, *(f"{Value(one):.0f}" for one in seconds)])
-    clock = [f"{name}, by the clock" if name.startswith("larger") else name for name in MODELS]
-    return grid(["seconds", *clock], rows)
+        found = [each.ours, *others(each)]
+        names = ("processor_seconds", "clock_seconds")
+        rows.append([each.name, *("not measured" if one is None else one.mean(*names) for one in found)])
+    several = listed([each.name for each in compared() if len(each.places) > 1])
+    note = f"Models of {several} were measured on several days and processors, and larger LightGBM there by the clock."
+    return "\n\n".join([grid(["seconds", *MODELS], rows), *([note] if several else [])])
 
 
 def tables_described() -> str:
-    """Return what a table predicts, its size and that of this library's model."""
+    """Return what a table predicts, its size and that of this library's model on the first split."""
     names = ("rows", "columns", "leaves", "centers", "memory_mib")
-    rows = [[each.name, PREDICTED[each.name], *(f"{each.ours[name]:,}" for name in names)] for each in compared()]
+    rows = [[each.name, PREDICTED[each.name], *(f"{each.first[name]:,}" for name in names)] for each in compared()]
     return grid(["table", "predicted", "rows", "columns", "leaves", "centers", "MiB"], rows)
 
 
 def tables_summary() -> str:
     """Return how many of the tables this library wins, and what it costs."""
     found = compared()
-    won = sum(each.won for each in found)
-    lost = [each.name for each in found if not each.won]
-    ours = [each.ours["processor_seconds"] for each in found]
-    light = [each.trees["LightGBM"]["processor_seconds"] for each in found]
+    won = [each for each in found if each.won]
+    lost = listed([each.name for each in found if not each.won])
+    close = listed([each.name for each in found if each.error is not None and not each.clear])
+    single = listed([each.name for each in found if each.error is None])
+    notes = [
+        f"differences on {close} are within two standard errors" if close else "",
+        f"{single} were split only once" if single else "",
+    ]
+    noted = "; ".join(["", *filter(None, notes)])
+    ours = [fmean(each.ours.values("processor_seconds")) for each in found]
+    light = [fmean(each.trees["LightGBM"].values("processor_seconds")) for each in found]
     return (
-        f"With its defaults streamkern is better than the strongest trees on {won} of {len(found)} tables and worse on "
-        f"{', '.join(lost[:-1])} and {lost[-1]}. A fit takes {min(ours):.0f} to {max(ours):.0f} s of the processor, "
-        f"LightGBM's with its defaults {min(light):.0f} to {max(light):.0f} s."
+        f"With its defaults streamkern beats the strongest trees on {len(won)} of {len(found)} tables and "
+        f"loses on {lost}{noted}. A fit takes {min(ours):.0f} to {max(ours):.0f} s of the processor, LightGBM's with "
+        f"its defaults {min(light):.0f} to {max(light):.0f} s."
     )
 
 
+def listed(names: list[str]) -> str:
+    """Return names with an "and" before the last."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
 def tables_short() -> str:
-    """Return each table's score and that of the strongest trees."""
+    """Return each table's score, that of the strongest trees, and the difference."""
     rows = []
     for each in compared():
-        trees = each.strongest["model"].split(",")[0].replace("HistGradientBoosting", "scikit-learn")
-        score = f"{each.ours['metric']} {each.score(each.ours)}"
-        rows.append([each.name, f"{each.ours['rows']:,}", score, f"{each.score(each.strongest)} {trees}"])
+        trees = SHORT.get(each.strongest.model, each.strongest.model).split(",")[0]
+        score = f"{each.first['metric']} {each.score(each.ours)}"
+        rows.append([each.name, f"{each.first['rows']:,}", score, f"{each.score(each.strongest)} {trees}"])
     return grid(["table", "rows", OURS, "strongest trees"], rows)
 
 
 def small_summary() -> str:
     """Return on how many small tables this library is at least as good as LightGBM with its defaults."""
     found = records("small_tables", further_test_rows=0)
-    counts, sizes = (" / ".join(f"{each[name]:,}" for each in found) for name in ("at_least", "rows"))
+    counts = listed([f"{each['at_least']} ({each['rows']:,})" for each in found]).replace(")", " rows)", 1)
     return (
-        f"On {found[0]['tables']} smaller tables of {sizes} rows, streamkern is at least as good as LightGBM "
-        f"with its defaults on {counts}."
+        f"Of {found[0]['tables']} smaller tables, streamkern is at least as good as LightGBM, both with defaults, on "
+        f"{counts}."
     )
 
 
@@ -413,10 +530,12 @@ RECORDED = {
     "updates": "costs",
     "checkpoints": "cost",
     "related_rows": "calibration optimism year splits",
+    "soak": "faults",
 }
 """Tables of files whose records' names are headings."""
 BLOCKS: dict[str, Callable[[], str]] = {
     "tables": tables,
+    "tables-models": tables_models,
     "tables-summary": tables_summary,
     "tables-short": tables_short,
     "tables-seconds": tables_seconds,
@@ -458,7 +577,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
         "nystroem", {"centers": "{centers:,}", "streamkern": "{ours:.2%}", "Nystroem and Ridge": "{sklearn:.2%}"}
     ),
     "scale": Table("scale", SCALE),
-    "fars": Table("fars", {"model": "{model}", "three splits": "{score:.4f}", "mean": "{mean:.4f}"}),
     "small-tables": Table(
         "small_tables",
         {
@@ -493,6 +611,17 @@ BLOCKS: dict[str, Callable[[], str]] = {
         "noise",
         "To gather and scale {rows:,} rows of {columns} bytes and add noise takes {ours_ms:.1f} ms of one core; "
         "NumPy's generator alone takes {numpy_ms} ms",
+    ),
+    "fuzz-artifacts": Sentence(
+        "fuzz",
+        "Of {changes:,} changes, {errors:,} were reported as an error, {loaded:,} loaded the saved model, and "
+        "{another} loaded another complete model",
+        {"kind": "artifacts"},
+    ),
+    "fuzz-data": Sentence(
+        "fuzz",
+        "Of {changes:,} changes, {errors:,} ended in an error message and {rows:,} in rows",
+        {"kind": "data"},
     ),
     "ingest": Table(
         "ingest",
@@ -555,7 +684,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
             "peak": "{peak_mib} MiB",
         },
     ),
-    "startup": Sentence("startup", "{what} {seconds:.2f}", head="Seconds of a new process: "),
+    "startup": Sentence(
+        "startup", "{what} {seconds:.2f}", head="Seconds of a new process, by the clock, one number for each run: "
+    ),
     "calls": Sentence("calls", "`{call}` {d18:.2f} at d = 18, {d784:.2f} at 784", head="Two threads against one: "),
     "decoding": Table(
         "decoding",
@@ -569,9 +700,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "scaling-constants": Sentence("scaling", "{what} {ms:.2f}", {"kind": "constant"}, "Processor ms: "),
     "scaling-predicted": Sentence(
         "scaling",
-        "{workers} workers {predicted_ms:.1f} and {measured_ms:.1f}",
+        "{workers}: {predicted_ms:.1f} and {measured_ms:.1f}",
         {"kind": "predicted"},
-        "A step, predicted and measured ms: ",
+        "Milliseconds of a step by number of workers, predicted and measured: ",
     ),
     "scaling-simulated": Table(
         "scaling",
@@ -603,7 +734,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
         {"kind": "run"},
     ),
     "leaf-simulated": Sentence(
-        "leaf_workers", "{workers:,} workers {seconds:,} s, {share:.0%} of the ideal", {"kind": "simulated"}
+        "leaf_workers",
+        "{workers:,}: {seconds:,} s, {share:.0%}",
+        {"kind": "simulated"},
+        "Seconds by number of workers, and the part of the ideal speed: ",
     ),
 }
 

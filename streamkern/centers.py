@@ -39,7 +39,7 @@ _TASK_ROWS = 1024  # rows of a task on the host
 
 @serializable
 class CenterSet(NamedTuple):
-    """Centers.
+    """The centers that were chosen.
 
     Attributes:
         Z: shape (p, d), scaled as the dataset's rows are; in memory, or where the rows are stored.
@@ -51,7 +51,7 @@ class CenterSet(NamedTuple):
 
 
 class Centers(Parameters):
-    """A way of choosing centers; by default p of them, drawn into memory.
+    """A way to choose centers; by default p of them, drawn into memory.
 
     Attributes:
         p: number of centers.
@@ -371,7 +371,7 @@ def _distinct_rows(
         first.setdefault(sha256(row + 0).digest(), i)  # + 0: -0.0 is 0.0
     if len(first) < p:
         raise DataError(
-            f"A draw of {len(X):,} rows has {len(first):,} distinct ones, and {p:,} centers are to be chosen.",
+            f"A draw of {len(X):,} rows has {len(first):,} distinct ones, and {p:,} centers are requested.",
             where="centers",
             expected=f"at least {p:,} distinct rows",
             remedy="ask for fewer centers",

@@ -46,6 +46,9 @@ from typing import Any
 import numpy as np
 from numcodecs import blosc
 
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import streamkern as sk
 from streamkern.events import EventLog
 from streamkern.execute import ThreadsExecutor
@@ -56,6 +59,7 @@ from streamkern.solvers import Checkpoint
 from streamkern.storage.untrusted_files import MAX_JSON_BYTES
 from streamkern.storage.value_digest import digest
 from streamkern.testing.solver import small_problem
+from tests.benchmarks.results import add_results, add_run
 
 SECONDS, WAITED = 1.0, 20.0
 FLOOR = 64 << 20
@@ -417,6 +421,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
+    add_results(parser)
     args = parser.parse_args()
     luck = random.Random(args.seed)
     outcomes: Counter[str] = Counter()
@@ -473,6 +478,9 @@ def main() -> int:
     print(f"slowest {slowest:.2f} s; allocated {largest:.2f} of what is allowed, at most; ", end="")
     print(f"the process grew by {max(0, grew) >> 20} MiB more than that, at most")
     print(", ".join(f"{count} x {outcome}" for outcome, count in outcomes.most_common()))
+    line = {"kind": "artifacts", "changes": args.files, "errors": outcomes["an error"]}
+    loads = {"loaded": outcomes["a correct load"], "another": outcomes["a load of what was forged"]}
+    add_run(args.results, [line | loads])
     return 0 if set(outcomes) <= GOOD else 1
 
 

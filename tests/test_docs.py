@@ -36,7 +36,11 @@ def blocks(page: str) -> str:
 PAGES = [
     "index.md",
     "first-steps.md",
-    *sorted(str(page.relative_to(DOCS)) for folder in ("how-to", "maths") for page in (DOCS / folder).glob("*.md")),
+    *sorted(
+        str(page.relative_to(DOCS))
+        for folder in ("how-to", "maths", "reference")
+        for page in (DOCS / folder).glob("*.md")
+    ),
 ]
 ON_S3 = "how-to/parquet-on-s3.md"
 SECTIONS = {
@@ -143,6 +147,24 @@ def test_the_reference_has_every_public_name() -> None:
         "serving.explain.Explanation", "serving.predict_files.PredictionResult", "sklearn.result.FitResult",
     }  # fmt: skip
     assert found == public | inside | {f"streamkern.{name}" for name in returned}
+
+
+def test_every_output_on_a_page_is_compared_with_what_its_command_prints() -> None:
+    loose = {}
+    for page in DOCS.rglob("*.md"):
+        name, text = str(page.relative_to(DOCS)), page.read_text(encoding="utf-8")
+        begin = 0 if name in PAGES else text.index(SECTIONS[name]) if name in SECTIONS else len(text)
+        if shown := [found[3] for found in FENCE.finditer(text) if found[1] == "text" and found.start() < begin]:
+            loose[name] = shown
+    assert loose == {}
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=lambda page: page.stem)
+def test_every_name_of_the_reference_is_in_an_example(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    code = "\n".join(block for kind, _, block in FENCE.findall(text) if kind == "python")
+    names = {name.split(".")[-1] for name in re.findall(r"^::: (streamkern\.[\w.]+)$", text, re.MULTILINE)}
+    assert {name for name in names if not re.search(rf"\b{name}\b", code)} == set()
 
 
 def test_what_the_navigation_names_is_there() -> None:

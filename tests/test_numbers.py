@@ -8,7 +8,9 @@ import re
 import subprocess
 import sys
 from datetime import date
+from math import sqrt
 from pathlib import Path
+from statistics import mean, stdev
 from types import ModuleType
 
 import pytest
@@ -65,11 +67,14 @@ NOT_MEASURED = {
 """Numbers outside drawn blocks, code and links, and what they are; an empty reason is that of the line above."""
 NUMBER = re.compile(r"(?<![\w.²])\d+(?:,\d{3})*(?:\.\d+)?%?")
 
+WORDS = "two|three|four|five|six|seven|eight|nine|ten|twenty|hundred|[a-z]+fold"
 UNITS = "s|ms|µs|ns|seconds?|minutes?|hours?|KiB|MiB|GiB|MB|GB|TB|[MG]i?B/s|points?|times"
 MEASURED = re.compile(
-    rf"(?<![\w.,²])(?:\d[\d,]*\.\d+(?:e[-−]?\d+)?%?|\d+(?:,\d{{3}})*(?:%|\s+(?:{UNITS})\b|\s+as\s+\w+\s+as\b))"
+    rf"(?<![\w.,²])(?:\d[\d,]*\.\d+(?:e[-−]?\d+)?%?|\d+(?:,\d{{3}})*(?:%|\s+(?:{UNITS})\b|\s+as\s+\w+\s+as\b)"
+    rf"|\d{{1,3}},(?!\d00\b)\d{{3}}\b)|\b(?:{WORDS})\s+times\s+as\s+\w+|\b(?:two|[a-z]{{3,}}and)fold\b"
 )
-"""Numbers that look measured: decimals, percentages, and numbers with a unit of time or memory, or "times"."""
+"""Numbers that look measured: decimals, percentages, numbers with a unit of time or memory or "times", and
+thousands that are not round."""
 EXEMPT = {
     **dict.fromkeys(("0.002", "0.9", "5%", "90%", "0.05"), "settings, and examples of input"),
     **dict.fromkeys(("1%", "0.3%", "0.25", "0.6", "1.7"), "thresholds and factors of choices, in defaults.py"),
@@ -77,8 +82,11 @@ EXEMPT = {
         ("30 seconds", "10 minutes", "4 MiB", "16 MiB", "32 MiB", "256 MiB", "768 MiB"), "settings, limits"
     ),
     **dict.fromkeys(("1 GiB", "8 MB", "0.01", "0.49"), "of data and runs: sizes, and settings"),
-    **dict.fromkeys(("0.95", "0.97", "95%", "32 times"), "promises, bounds, and levels of intervals"),
-    **dict.fromkeys(("3.11", "9.0", "127.0", "1.4", "3.4"), "versions, an address, sizes by formula"),
+    **dict.fromkeys(("0.95", "0.97", "95%"), "promises, bounds, and levels of intervals"),
+    **dict.fromkeys(("3.11", "9.0", "127.0", "3.4"), "versions, an address, sizes by formula"),
+    **dict.fromkeys(("32 times", "nine times as much"), "a ratio of two batches, and an example"),
+    **dict.fromkeys(("1,024", "4,096", "16,384", "65,536"), "powers of two, in defaults.py"),
+    **dict.fromkeys(("1,797", "7,688", "3,726"), "of data: rows of the digits, a gain in a table, a ratio of two sums"),
 }
 """Numbers that look measured and are not, and what they are."""
 
@@ -115,6 +123,7 @@ def test_a_run_says_how_and_where_it_was_measured(file: Path):
         assert re.match(r"(python|streamkern) ", run["command"])
         assert date.fromisoformat(run["date"]) >= date(2026, 11, 1)
         assert re.fullmatch(r"((AMD|Intel|NVIDIA) .*\(.+\)|processor not recorded), \d+ cores", run["machine"])
+        assert run["commit"] is None or re.fullmatch(r"[0-9a-f]{8}", run["commit"])
         assert run["values"]
     assert text == results.dumped(json.loads(text))
 
@@ -160,10 +169,27 @@ def test_losses_stand_beside_wins(measurements: ModuleType):
     assert len(tables) == 8
     for table in tables:
         line = next(line for line in readme.splitlines() if line.startswith(f"| {table.name} |"))
-        scores = [float(found) for found in re.findall(r"\d\.\d{4,5}", line)]
-        assert scores == [table.ours["score"], table.strongest["score"]]
-        assert table.won == (scores[0] > scores[1])
-        assert table.won or table.name in readme.split("worse on")[1].split(".")[0]
+        scores = [float(found) for found in re.findall(r"(?<!±)\d\.\d{4,5}", line)]
+        assert scores == [round(each.score, table.decimals) for each in (table.ours, table.strongest)]
+        assert table.won == line.split("|")[3].endswith("** ")
+        assert table.won or table.name in readme.split("loses on")[1].split(";")[0].split(".")[0]
+
+
+def test_means_and_errors_of_tables_are_those_of_paired_splits(measurements: ModuleType):
+    drawn = measurements.tables()
+    for table in measurements.compared():
+        pairs = [
+            (record["score"], table.strongest.splits[split]["score"]) for split, record in table.ours.splits.items()
+        ]
+        line = next(line for line in drawn.splitlines() if line.startswith(f"| {table.name}, "))
+        places = table.decimals
+        assert f"| {len(pairs)} |" in line
+        assert f"{mean(ours for ours, _ in pairs):.{places}f}" in line
+        if len(pairs) > 1:
+            leads = [ours - theirs for ours, theirs in pairs]
+            error = stdev(leads) / sqrt(len(leads))
+            assert line.endswith(f"{mean(leads):+.{places}f}±{error:.{places}f} |".replace("-", "−"))
+            assert f"±{stdev(ours for ours, _ in pairs):.{places}f}" in line
 
 
 def test_the_picture_of_trees_is_the_one_its_script_draws(tmp_path: Path):

@@ -22,24 +22,25 @@ def at(ratio: float) -> float:
 
 def line(each: Compared, y: float) -> list[str]:
     """Return the marks of a table: grey for trees, in colour for this library."""
-    least = 1 - each.strongest["score"]
-    ratio = (1 - each.ours["score"]) / least
+    least = 1 - each.strongest.score
+    ratio = (1 - each.ours.score) / least
     color = WON if each.won else LOST
     parts = [f'<path d="M{LEFT} {y}H{WIDTH - RIGHT}" stroke="#eee"/>']
     parts.append(f'<text x="{LEFT - 10}" y="{y + 4}" text-anchor="end">{each.name}</text>')
-    for record in each.trees.values():
-        x = at((1 - record["score"]) / least)
+    for scored in each.trees.values():
+        x = at((1 - scored.score) / least)
         parts.append(f'<circle cx="{x:.1f}" cy="{y}" r="5" fill="none" stroke="{TREES}" stroke-width="1.5"/>')
     parts.append(f'<path d="M{at(1):.1f} {y}H{at(ratio):.1f}" stroke="{color}" stroke-width="3"/>')
     parts.append(f'<circle cx="{at(ratio):.1f}" cy="{y}" r="6" fill="{color}"/>')
-    words = f"{abs(100 * (ratio - 1)):.0f}% {'less' if each.won else 'more'} error"
+    points = abs(100 * (ratio - 1))
+    words = f"{points:.{0 if points >= 1 else 1}f}% {'less' if each.won else 'more'} error"
     parts.append(f'<text x="{WIDTH - RIGHT + 10}" y="{y + 4}" fill="{color}">{words}</text>')
     return parts
 
 
 def picture() -> str:
     """Return the SVG: a line a table, from the largest win to the largest loss."""
-    found = sorted(compared(), key=lambda each: (1 - each.ours["score"]) / (1 - each.strongest["score"]))
+    found = sorted(compared(), key=lambda each: (1 - each.ours.score) / (1 - each.strongest.score))
     height = TOP + LINE * len(found) + 40
     bottom = TOP + LINE * len(found) - 10
     parts = [
@@ -49,7 +50,7 @@ def picture() -> str:
         f'<circle cx="{LEFT + 6}" cy="18" r="6" fill="{WON}"/><circle cx="{LEFT + 24}" cy="18" r="6" fill="{LOST}"/>',
         f'<text x="{LEFT + 36}" y="22">streamkern: better, worse than the strongest trees</text>',
         f'<circle cx="{LEFT + 386}" cy="18" r="5" fill="none" stroke="{TREES}" stroke-width="1.5"/>',
-        f'<text x="{LEFT + 398}" y="22">boosted trees, four models</text>',
+        f'<text x="{LEFT + 398}" y="22">boosted trees</text>',
     ]
     for tick in TICKS:
         x = at(tick)

@@ -121,7 +121,7 @@ def weighted_by_class(
     assert isinstance(encoding, Classes)
     if not isinstance(class_weight, str | Mapping):
         raise UsageError(
-            f"There are weights for {len(class_weight)} labels a row, and one label a row.",
+            f"There are weights for {len(class_weight)} labels a row, and the target has one label a row.",
             where="class_weight",
             expected='"balanced", or one dict',
             remedy="pass one dict",

@@ -289,4 +289,4 @@ def duration(value: Any, where: str) -> float:
     number = isinstance(made, int | float | np.number) and not isinstance(made, bool | np.timedelta64)
     if number and 0 <= made < np.inf:
         return float(made)
-    raise UsageError(f"{value!r} is no gap.", where=where, expected="a timedelta, or a number >= 0 in the time's unit")
+    raise UsageError(f"{value!r} is not a gap.", where=where, expected="a timedelta, or a number >= 0 in its unit")

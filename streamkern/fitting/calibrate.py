@@ -133,8 +133,8 @@ def fit_calibration(
     if out_of_sample is None:
         if problem.held_out_rows:
             warn(
-                "No probabilities or intervals: a group is left out as a whole, and each is too large, or all rows are "
-                "one. Remedy: validation rows, such as validation=0.2"
+                "No probabilities or intervals: groups are left out as a whole, and every group is too large, or there "
+                "is only one. Remedy: validation rows, such as validation=0.2"
                 + (" (the threshold keeps its default)" if threshold else "")
             )
         return None
@@ -284,7 +284,7 @@ def calibration_note(task: str, source: str | None, train: Dataset, validation: 
     """A plan's note on probabilities, or intervals, in a sentence."""
     what = "probabilities" if task == "classification" else "intervals"
     if source is None:
-        return f"no {what}: they take validation rows, or the solver Direct without augmentation"
+        return f"no {what}: they need validation rows, or the solver Direct without augmentation"
     rows = held_out_count((train if validation is None else validation).base_rows, outputs)
     left = "each group" if source == "leave-group-out" else "each"
     where = "validation rows" if source == "validation" else f"training rows, {left} left out of the fit in closed form"

@@ -384,7 +384,7 @@ class TableSource(ChosenSource):
             if large.any():
                 row = int(np.argmax(large))
                 raise DataError(
-                    f"column {name!r} is {values[row].as_py()}, which no float64 number is",
+                    f"column {name!r} is {values[row].as_py()}, which float64 cannot represent",
                     where=self.where_row(chunk, start + row),
                     expected="numbers up to 2⁵³, or whole numbers of 64 bits",
                     remedy="store labels and ids of more digits as texts",

@@ -205,7 +205,7 @@ class StoredArray(StoredRows):
             raise
         except PermissionError as error:
             raise StorageError(
-                f"the chunk may not be read: {error}",
+                f"there is no permission to read the chunk: {error}",
                 where=f"{self.where}, rows {a} to {b - 1}",
                 expected="permission to read it",
                 remedy="check the permissions of the files",

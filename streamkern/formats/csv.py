@@ -128,7 +128,7 @@ class CsvSource(TableSource):
         for name, (row, written) in scan.lossy.items():
             if pa.types.is_floating(scan.types[name]):
                 raise DataError(
-                    f"column {name!r}, row {row}: no float64 number is {shortened(written)}",
+                    f"column {name!r}, row {row}: float64 cannot represent {shortened(written)}",
                     where=self._file.path,
                     expected="numbers up to 1.8e308; and labels and ids up to 2⁵³",
                     remedy="correct the value or leave it empty; put a letter before an id of many digits",

@@ -113,7 +113,7 @@ class Inspection:
                 lines.append(f"  {kind:<8}  {', '.join(named[:MAX_SHOWN])}{_more(named)}")
         if facts["left_out"]:
             names = ", ".join(_shown(name) for name in facts["left_out"][:MAX_SHOWN])
-            lines.append(f"  left out  {names}: an index of the rows, unless --columns, columns= name it")
+            lines.append(f"  left out  {names}: an index of the rows, unless --columns or columns= names it")
         return lines
 
     def _order_lines(self) -> list[str]:
@@ -186,7 +186,7 @@ def inspect(
     """Summarise a data set, in two sweeps over all rows, one over columns that cannot be features, and 64 chunks.
 
     Args:
-        path: any source of ``ingest``: a path, glob or URL, arrays, frames.
+        path: a path, glob or URL as for ``open_dataset``; or arrays, or a frame.
         target: the column of targets, or several; for ingested data, the recorded one.
         columns: features to summarise.
         schema: kinds of columns by name, as for ``open_dataset``.

@@ -125,7 +125,7 @@ class RandomFourier(_Random):
         require_types(self)
         if not isinstance(self.kernel, Gaussian | Laplace | Matern) or self.kernel.norm != 2:
             raise UsageError(
-                f"No Fourier features of {self.kernel!r}.",
+                f"There are no random Fourier features for {self.kernel!r}.",
                 where="RandomFourier(kernel=...)",
                 expected="Gaussian, Laplace or Matern, of norm 2",
                 remedy="use Nystrom(kernel), which takes any kernel",

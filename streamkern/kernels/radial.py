@@ -123,12 +123,12 @@ class Laplace(_Normed):
     """k(x, z) = exp(−‖x − z‖/σ).
 
     Args:
-        bandwidth: σ > 0, or ``"median"``, see ``Radial``: the median of distances in the kernel's norm.
+        bandwidth: σ > 0, or ``"median"``: the median distance of training rows in the kernel's norm.
         norm: 2, or 1 for r = Σ_k |x_k − z_k|: a product of kernels of one feature each. It suits tables, whose columns
             have different meanings; it takes about three times the arithmetic.
 
     Raises:
-        UsageError: as for ``Radial``, or another norm.
+        UsageError: the bandwidth is not a positive finite number, or the norm is neither 1 nor 2.
     """
 
     @property
@@ -138,7 +138,7 @@ class Laplace(_Normed):
 
 @dataclass(frozen=True)
 class Gaussian(Radial):
-    """k(x, z) = exp(−‖x − z‖²/(2σ²))."""
+    """k(x, z) = exp(−‖x − z‖²/(2σ²)); ``bandwidth`` is σ > 0, or ``"median"``."""
 
     @property
     def kind(self) -> str:
@@ -147,7 +147,7 @@ class Gaussian(Radial):
 
 @dataclass(frozen=True)
 class Cauchy(Radial):
-    """k(x, z) = 1/(1 + ‖x − z‖²/σ²)."""
+    """k(x, z) = 1/(1 + ‖x − z‖²/σ²); ``bandwidth`` is σ > 0, or ``"median"``."""
 
     @property
     def kind(self) -> str:

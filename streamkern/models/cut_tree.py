@@ -58,7 +58,7 @@ class Partition:
     The rows are cut in two, and each part again, until the leaves are small enough. A cut is at the median of the
     direction along which the outputs change most: the top eigenvector of the average gradient outer product of a sample
     of the rows. Each leaf is a fit like any other, with its own metric, kernel, centers and ridge. Predicting a row
-    costs as much as in one leaf, however many leaves there are (ParK, Carratino et al. 2021; xRFM, Beaglehole et al.
+    costs the same for any number of leaves (ParK, Carratino et al. 2021; xRFM, Beaglehole et al.
     2025).
 
     Args:
@@ -70,8 +70,8 @@ class Partition:
             tenth more.
         overlap: share of the rows at a cut that both sides are trained on, in [0, 0.5]; predictions blend there.
             ``"auto"``: 0.05; or more, up to 0.5, as far as no leaf then has more than ``rows`` rows and all leaves take
-            no more work than one model of 10,000 rows. If leaves have more than 16,000 rows and it takes more than four
-            cuts to reach one, the overlap of each is reduced, so that it adds up to no more than that of four cuts.
+            no more work than one model of 10,000 rows. Where leaves of more than 16,000 rows lie behind more
+            than four cuts, each overlap is reduced, so that together they are at most that of four cuts.
         by: name of a column whose values are cut first, each into a part of its own. Values of few rows share a part,
             which also predicts values that training did not see.
         cuts: ``"gradient"`` cuts as described above; ``"kmeans"`` separates two clusters of nearby rows, found by

@@ -127,7 +127,7 @@ def corollary_1(regime: int, n: int) -> SGD:
 
 
 def default_features(n: int) -> int:
-    """M = √n log n random features, which suffice for the rate of kernel ridge regression (ibid., eq. 12)."""
+    """M = √n log n random features: enough for the rate of kernel ridge regression (Carratino et al., eq. 12)."""
     return max(1, round(float(np.sqrt(n) * np.log(max(2, n)))))
 
 

@@ -174,7 +174,7 @@ def _users_function(kernel: Kernel | None) -> bool:
 def partition_error(what: str, remedy: str) -> UsageError:
     """The error for a setting that cannot be combined with a partition, with its remedy."""
     return UsageError(
-        f"There is a partition, and {what}.",
+        f"partition= cannot be combined with {what}.",
         where="partition=Partition(...)",
         expected="a kernel at centers that each leaf draws from its rows",
         remedy=f"{remedy}; or leave the partition out",

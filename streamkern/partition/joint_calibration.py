@@ -98,7 +98,7 @@ def fit_joint_probabilities(
         found = [each for each in out_of_sample if each is not None]
         if len(found) < len(out_of_sample) or not found:
             if threshold is not None:
-                warn("the solver of a leaf leaves no rows out to choose a threshold on: it keeps its default")
+                warn("the threshold keeps its default: the solver of a leaf leaves no rows out to choose it on")
             return None
         rows = _joined(found, mass)
     return fit_class_calibration(rows, problem, warn, threshold)

@@ -437,11 +437,11 @@ def planned_note(dataset: Dataset, steps: Sequence[Any]) -> list[str]:
 def _planned(dataset: Dataset, steps: Sequence[Any]) -> list[str]:
     if any(isinstance(step, JoinQuantiles) for step in steps):
         return [
-            "preprocessing: features are standardised and joined by their normal quantiles if their units differ, once "
-            "their variances are known"
+            "preprocessing: if the features' units differ, which their variances will show, features are standardised "
+            "and their normal quantiles are added"
         ]
     if any(isinstance(step, Units) for step in steps):
-        return ["preprocessing: features are standardised if their units differ, once their variances are known"]
+        return ["preprocessing: features are standardised if their units differ, which their variances will show"]
     if not any(isinstance(step, Auto) for step in steps):
         return []
     schema = _kinds(dataset)
@@ -490,7 +490,7 @@ def _joined_note(transform: Curves, dataset: Dataset, columns: Sequence[str] | N
     if columns is None:
         names = dataset.source.columns
         columns = [str(j) if names is None else names[j] for j in transform.columns]
-    return f"joined by their normal quantiles: {_listed(columns)}"
+    return f"normal quantiles added as further columns: {_listed(columns)}"
 
 
 def _curves(X: Array, d: int, columns: Sequence[int], knots: int, kept: bool = False) -> Curves:

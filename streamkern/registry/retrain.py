@@ -139,8 +139,9 @@ def retrain(
 
     Returns:
         The decision: ``status`` is ``promoted``, ``rejected`` or ``unchanged``; ``champion`` is the version now in use;
-        ``version`` the challenger's; ``start`` is ``sums``, ``warm`` or ``cold``; ``reused_rows`` is the number of rows
-        in the champion's sums. Further keys have the scores of both, the paired test, drift, warnings and reasons.
+        ``version`` the challenger's; ``start`` is ``sums``, ``warm`` or ``cold``, and ``reused_rows`` the number of
+        rows in the champion's sums. Further keys have the scores of both, the paired test, drift, warnings and
+        reasons.
 
     Raises:
         BusyError: another process has locked the registry.

@@ -68,14 +68,14 @@ def advice(record: RunDirectory) -> str | None:
     if record.state not in ("running", "done") and record.result is not None and "model" in record.result:
         model = shlex.quote(str(folder / record.result["model"]))
         return (
-            f"the model is trained and saved: streamkern evaluate {model} DATA --target NAME scores it; or mend what "
-            f"the error names, and {_resume_hint(record)}, without training"
+            f"the model is trained and saved: streamkern evaluate {model} DATA --target NAME scores it; or correct "
+            f"the cause that the error names, and {_resume_hint(record)}, without training"
         )
     match record.state:
         case "running":
             return None
         case "done":
-            return f"streamkern report {shlex.quote(str(folder))} shows it; {folder / 'model.zarr'} is the model"
+            return f"streamkern report {shlex.quote(str(folder))} draws a report; the model is {folder / 'model.zarr'}"
         case "refused":
             return "correct the cause that the error names and run again; nothing has been computed"
         case "diverged":

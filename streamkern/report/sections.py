@@ -106,11 +106,11 @@ def key_numbers(record: RunDirectory) -> list[tuple[str, str, str]]:
     labels = 5  # most labels, of several a row, whose thresholds are shown
     if cut := (result.get("probabilities") or {}).get("threshold"):
         names, values, scores, plain = (cut.get(name) for name in ("labels", "value", "score", "score_without"))
-        what = "the score from which on the second class is predicted"
+        what = "the lowest score at which the second class is predicted"
         if names is None:
             names, values, scores, plain = [""], [values], [scores], [plain]
         else:
-            what = "the output from which on the label is predicted"
+            what = "the lowest output at which the label is predicted"
         for name, value, score, without in list(zip(names, values, scores, plain, strict=True))[:labels]:
             note = what
             if score is not None:
@@ -187,7 +187,7 @@ def _learning(runs: Sequence[_Run], plots: Plots) -> str:
     if not lines:
         records = [run.record for run in runs]
         return _empty_section(
-            "No step of training is recorded: the run ended before it, or took the training over.", *records
+            "No training step is recorded: the run ended before training, or reused an earlier one.", *records
         )
     caption = (
         "Squared error, mean over rows and outputs. The training loss is that of the steps as they came, "
@@ -276,7 +276,7 @@ def _solver_report(record: RunDirectory) -> dict[str, Any]:
 def _confusion(record: RunDirectory) -> str:
     found, called = evaluated(record, "confusion"), class_labels(record)
     if found is None:
-        return _empty_section(f"With {len(called)} classes, they are not counted against one another.")
+        return _empty_section(f"There are {len(called)} classes, too many for a confusion matrix.")
     part, counts = found
     word = part_word(part)
     totals, right = counts.sum(axis=1), np.diag(counts)
@@ -569,7 +569,7 @@ def _differences(records: Sequence[RunDirectory], names: Sequence[str]) -> str:
     keys = list(dict.fromkeys(key for one in flat for key in one))
     rows = [[key, *(one.get(key, NONE) for one in flat)] for key in keys if len({one.get(key) for one in flat}) > 1]
     if not rows:
-        return _empty_section("Nothing: the runs have the same settings, data and versions.")
+        return _empty_section("None: the runs have the same settings, data and versions.")
     return table("Settings that differ", ("setting", *names), rows, "text")
 
 

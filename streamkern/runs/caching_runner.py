@@ -146,7 +146,7 @@ class CachingRunner(Runner):
             self.resumed_rows = start.rows
             self.events.emit(
                 "resume", pass_=pass_, step=step, rows=start.rows, seconds=time.perf_counter() - begun,
-                message=f"going on from pass {pass_ + 1}, step {step}, {start.rows:,} rows",
+                message=f"resuming at pass {pass_ + 1}, step {step}, {start.rows:,} rows",
             )  # fmt: skip
         return iteration
 

@@ -125,7 +125,7 @@ class Plan:
             lines[-1] += f"; {format_bytes(self.footprint.extra)} more {self._better()}"
         worker = format_bytes(self.footprint.worker_bytes(self.worker_threads))
         lines.append(
-            f"a worker of a cluster, {self.worker_threads} thread(s): {worker} beyond what its process holds: "
+            f"a worker of a cluster, {self.worker_threads} thread(s), needs {worker} in addition to its process: "
             f"{self.footprint.worker_text(self.worker_threads)}, libraries"
         )
         return "\n".join(lines + [f"- {choice}" for choice in self.choices])
@@ -151,9 +151,9 @@ def plan(
     resources: Resources | None = None,
     prices: Prices | None = None,
 ) -> Plan:
-    """Cost of a pipeline on this machine, with threads. Of the rows it reads the first chunk.
+    """Return the costs of a pipeline on this machine. Of the rows, only the first chunk is read.
 
-    That chunk is timed, and its features' scales are looked at; with ``prices`` given, no row is read.
+    That chunk shows how long reading takes and how the features are scaled; with ``prices``, no row is read.
 
     Args:
         pipeline: the definition.

@@ -167,7 +167,7 @@ def _warn_of_pipeline(pipeline: Pipeline, changed: list[str], events: EventLog) 
         events.emit(
             "warning",
             message=f"{', '.join(changed)} of the pipeline changed since the run that was interrupted here: "
-            "this is another training",
+            "training starts again",
         )
     if unknown := unknown_code_of(pipeline):
         events.emit(

@@ -469,7 +469,7 @@ def _sample(train: Dataset, rows: int, seed: int, budget: int) -> Dataset:
     if rows < 10:
         raise UsageError(
             f"{rows} rows are too few.", where="tune(rows=...)", expected="at least 10",
-            remedy="scores from some thousands of rows can be ranked",
+            remedy="take some thousands of rows: the scores of smaller samples are too noisy to compare",
         )  # fmt: skip
     plain = train.plain()
     rows = min(rows, plain.base_rows)

@@ -237,7 +237,7 @@ class KernelChoice:
             if self.metric.begins_exact:
                 return f"{head}its error is one of rounding"
             right = " and right as often" if self.metric.metric == "accuracy" else ""
-            return f"{head}nothing {tried} is surely {1 - MAX_ERROR_RATIO:.0%} better{right}"
+            return f"{head}none {tried} is clearly {1 - MAX_ERROR_RATIO:.0%} better{right}"
         metric = "no metric" if self.metric.kind == "none" else f"a {self.metric.kind} metric"
         radial, linear = radial_part(self.described)
         rows = "held-out rows" if self.held_out else "rows left out one at a time"

@@ -406,7 +406,7 @@ def _large_numbers(values: Any) -> pa.Array | None:
         return pa.array([None if value is None else float(value) for value in given], pa.float64())
     except OverflowError as error:
         large = max((abs(value) for value in given if value is not None and value == value), default=0)
-        raise ValueError(f"no float64 number is {str(large)[:40]}...") from error
+        raise ValueError(f"float64 cannot represent {str(large)[:40]}...") from error
 
 
 def whole_numbers(values: Sequence[int | None]) -> pa.Array:

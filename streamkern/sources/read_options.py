@@ -53,7 +53,7 @@ def read_options(
     """Return options for text tables: ``open_dataset(path, read_options=sk.read_options(decimal=","))``.
 
     Args:
-        delimiter: character between fields; by default that of ``,``, tab, ``;`` and ``|`` which separates most names.
+        delimiter: character between fields; by default that of ``,``, tab, ``;`` and ``|`` with most names in line 1.
         decimal: decimal point.
         encoding: encoding of the text, as Python names it; by default UTF-8, or UTF-16 with a byte order mark.
         missing: texts, or numbers however they are written, that mean a missing value in every column, besides an empty

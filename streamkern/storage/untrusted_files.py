@@ -123,7 +123,7 @@ def storage_errors(
             f"{what}: the system refused to allocate memory: {str(error) or 'an allocation failed'}",
             where=where,
             expected=f"{expected}, that takes no more memory than there is",
-            remedy="where the file is small, what it says of its sizes is damaged: restore it; or give more memory",
+            remedy="if the file is small, the sizes that it states are damaged: restore it; otherwise give more memory",
         ) from error
     except Exception as error:
         raise StorageError(

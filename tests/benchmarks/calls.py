@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from results import add_results, add_run
 from threadpoolctl import threadpool_limits
 
 import streamkern as sk
@@ -46,9 +47,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4096)
     parser.add_argument("--centers", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
+    add_results(parser)
     options = parser.parse_args()
     rng, kernel = np.random.default_rng(0), sk.Laplace(SIGMA)
     n, p = options.rows, options.centers
+    ratios: dict[str, dict[str, float]] = {}
     for d in (18, 784):
         X, Z, W = (rng.random(shape, dtype=np.float32) for shape in ((n, d), (p, d), (p, 10)))
         found = in_turns(
@@ -63,6 +66,10 @@ def main() -> None:
             time.perf_counter,
         )
         report(f"d = {d}", found, "NumPy")
+        for call, name in (("kernel.matvec", "matvec"), ("kernel(X, Z)", "k(X, Z)")):
+            pairs = zip(found[f"{name}, 1 thread"], found[name], strict=True)
+            ratios.setdefault(call, {})[f"d{d}"] = round(statistics.median(one / two for one, two in pairs), 2)
+    add_run(options.results, [{"call": call} | found for call, found in ratios.items()])
     for c in (1, 2, 10, 40):
         phi, W = rng.random((200, p)), rng.random((p, c))
         right = prepared(W)

@@ -12,11 +12,13 @@ import argparse
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from results import add_results, add_run, spread
 
 import streamkern as sk
 from streamkern.data.targets import Classes
@@ -40,10 +42,11 @@ class Leave(Checkpoints):
 
     after = 20
 
-    def offer(self, checkpoint: Checkpoint, wait: bool = False, kept: Any = None) -> None:
-        """Count."""
+    def offer(self, checkpoint: Checkpoint, wait: bool = False, kept: Callable[[Any], Any] | None = None) -> None:
+        """Count, and keep the last one."""
         self.after -= 1
         if not self.after:
+            super().offer(checkpoint, True, kept)
             raise Left
 
 
@@ -52,6 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--centers", type=int, default=10_000)
     parser.add_argument("--repeats", type=int, default=3)
+    add_results(parser)
     args = parser.parse_args()
     pipeline = load_pipeline(FASHION, {"rows": "60_000", "noise": "0", "centers": str(args.centers)})
     with ThreadsExecutor() as executor, EventLog() as events, tempfile.TemporaryDirectory() as folder:
@@ -74,11 +78,11 @@ def main() -> None:
                 costs.append((time.perf_counter() - begun - without[-1]) / max(1, keeper.written))
         print(f"p = {args.centers:,}: setup {prepared:.1f} s, a pass {statistics.median(without):.1f} s")
         share = [100 * cost / CHECKPOINT_SECONDS for cost in costs]
-        print(
-            f"a checkpoint costs {1e3 * statistics.median(costs):.0f} ms of a run "
-            f"({1e3 * min(costs):.0f} to {1e3 * max(costs):.0f}), {statistics.median(share):.2f}% at one in "
-            f"{CHECKPOINT_SECONDS:.0f} s ({min(share):.2f} to {max(share):.2f})"
-        )
+        part = f"{statistics.median(share):.2f}% ({min(share):.2f} to {max(share):.2f})"
+        ms = [round(1e3 * cost) for cost in costs]
+        print(f"a checkpoint costs {statistics.median(ms):.0f} ms of a run ({min(ms)} to {max(ms)}), ", end="")
+        print(f"{part} at one in {CHECKPOINT_SECONDS:.0f} s")
+        measured: list[tuple[str, Any, str]] = [("writing a checkpoint", spread(ms), part)]
         with Leave(Path(folder) / "left", events) as keeper:
             keeper.prepared = iteration.prepared
             begun = time.perf_counter()
@@ -91,11 +95,15 @@ def main() -> None:
             assert found is not None
             loaded = time.perf_counter() - begun
             again = sk.EigenPro().setup(problem, found[1])
+            first = time.perf_counter() - begun - loaded
             print(
-                f"going on: {loaded:.2f} s to load and verify {size / 1e6:.0f} MB, "
-                f"{time.perf_counter() - begun - loaded:.2f} s until the first step"
+                f"going on: {loaded:.2f} s to load and verify {size / 1e6:.0f} MB, {first:.2f} s until the first step"
             )
+            measured.append(("loading and verifying it to resume", round(1e3 * loaded), ""))
+            measured.append(("the first step then", round(1e3 * first), ""))
             assert again.stream.steps > found[0].position[1] > 0
+    names = ("", "ms", f"share of the run, one in {CHECKPOINT_SECONDS:.0f} s")
+    add_run(args.results, [{"table": "cost"} | dict(zip(names, each, strict=True)) for each in measured])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What each solver takes on a problem of a size: the table of ``docs/choosing-a-solver.md``, from the meter.
 
-python tests/benchmarks/costs.py --rows 60000 --centers 5000 --features 784 --outputs 10 --passes 3
+python -m tests.benchmarks.costs --rows 60000 --centers 5000 --features 784 --outputs 10 --passes 3
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 import streamkern as sk
 from streamkern.costs.dry_run import CostEstimate, ProblemSize
+from tests.benchmarks.results import add_results, add_run
 
 SOLVERS: dict[str, Any] = {
     "`EigenPro`, exact": lambda E: sk.EigenPro(projection="exact", epochs=E),
@@ -25,28 +26,25 @@ SOLVERS: dict[str, Any] = {
     "`Logistic`": lambda E: sk.Logistic(epochs=max(2, E)),
     "`Direct`": lambda E: sk.Direct(),
 }
-HEADER = [
-    "| solver | batch | values: set-up | training | GFLOP: set-up | training | memory: set-up | training |",
-    "|---|---|---|---|---|---|---|---|",
-]
 
 
-def table(n: int, p: int, d: int, outputs: int, passes: int, slots: int = 2) -> list[str]:
-    """Lines of the table."""
-    lines = list(HEADER)
+def costs(n: int, p: int, d: int, outputs: int, passes: int, slots: int = 2) -> list[dict[str, Any]]:
+    """Return a line for each solver, as docs/results has it."""
+    lines: list[dict[str, Any]] = []
     for name, make in SOLVERS.items():
         solver = make(passes)
         bill = CostEstimate(
             solver, ProblemSize(n, n if isinstance(solver, sk.EigenPro2) else p, d, outputs, slots=slots)
         )
         effort, memory = bill.work_estimate, bill.memory
-        cells = [f"{effort.batch:,}" if effort.batch else "all rows"]
-        for work in (effort.setup, effort.training):
-            cells.append(f"{(work.values + work.values64) / 1e9:,.2f} G")
-        for work in (effort.setup, effort.training):
-            cells.append(f"{(work.flops(0.0) - work.numbers) / 1e9:,.0f}")
-        cells += [f"{held / (1 << 20):,.0f} MiB" for held in (memory.setup, memory.training)]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        line: dict[str, Any] = {"table": "costs", "solver": name, "batch": effort.batch or "all rows"}
+        for title, work in (("values: set-up, G", effort.setup), ("training, G", effort.training)):
+            line[title] = round((work.values + work.values64) / 1e9, 2)
+        for title, work in (("GFLOP: set-up", effort.setup), ("of training", effort.training)):
+            line[title] = round((work.flops(0.0) - work.numbers) / 1e9)
+        for title, held in (("memory: set-up, MiB", memory.setup), ("while training, MiB", memory.training)):
+            line[title] = round(held / (1 << 20))
+        lines.append(line)
     return lines
 
 
@@ -55,8 +53,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("rows", 60_000), ("centers", 5000), ("features", 784), ("outputs", 10), ("passes", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    add_results(parser)
     given = parser.parse_args()
-    print("\n".join(table(given.rows, given.centers, given.features, given.outputs, given.passes)))
+    lines = costs(given.rows, given.centers, given.features, given.outputs, given.passes)
+    titles = [*lines[0]][1:]
+    print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
+    for line in lines:
+        cells = (each if isinstance(each, str) else f"{each:,}" for each in (line[title] for title in titles))
+        print(f"| {' | '.join(cells)} |")
+    add_run(given.results, lines)
 
 
 if __name__ == "__main__":

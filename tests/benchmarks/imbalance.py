@@ -17,6 +17,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import average_precision_score, balanced_accuracy_score, f1_score, roc_auc_score
 
 import streamkern as sk
+from tests.benchmarks.results import add_results, add_run
 from tests.benchmarks.tables import fashion_parts
 
 CENTERS = 1000
@@ -73,6 +74,7 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--halves", type=int, default=10)
+    add_results(parser)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     print(f"{'':<66}{'bal. acc.':>10}{'F1':>10}{'AUC':>10}{'avg. prec.':>11}")
@@ -81,6 +83,8 @@ def main() -> None:
         for rare, rows in ((6, 60), (2, 60), (6, 300))
     }
     tables["breast cancer, 40 malignant rows"] = [(cancer(half), None, 1e-3) for half in range(arguments.halves)]
+    names = {"class_weight": 'with `class_weight="balanced"`', "threshold": "with a threshold", "both": "with both"}
+    lines = []
     for table, runs in tables.items():
         found: dict[str, list[list[float]]] = {}
         for run in runs:
@@ -89,6 +93,11 @@ def main() -> None:
         for name, every in found.items():
             mean = np.mean(every, axis=0)
             print(f"{table + ': ' + name:<66}" + "".join(f"{value:>9.4f} " for value in mean), flush=True)
+            if name in ("as it is", *names):
+                line = {"table": "weights", "": names.get(name, table.removeprefix("Fashion-MNIST, "))}
+                scores = ("balanced accuracy", "F1", "AUC", "average precision")
+                lines.append(line | {score: round(value, 3) for score, value in zip(scores, mean, strict=True)})
+    add_run(arguments.results, lines)
 
 
 if __name__ == "__main__":

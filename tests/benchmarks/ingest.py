@@ -18,12 +18,14 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numcodecs import blosc
 from pyarrow import csv, feather
+from results import add_results, add_run
 
 import streamkern as sk
 from streamkern.formats.open_tables import open_tables
@@ -95,7 +97,9 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=18)
     parser.add_argument("--memory", default="1GiB")
     parser.add_argument("--repeats", type=int, default=3)
+    add_results(parser)
     options = parser.parse_args()
+    measured: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as name:
         paths = write_sources(Path(name), options.rows, options.columns)
         out = Path(name) / "out"
@@ -120,7 +124,14 @@ def main() -> None:
                     order = "shuffled" if shuffle else "as it was"
                     numbers = f"{statistics.median(cpu):>10.0f}{statistics.median(wall):>10.0f}"
                     print(f"{source:<18}{format:<10}{order:<12}{numbers}", flush=True)
+                    if source == "parquet binary":
+                        name, line = "shuffled" if shuffle else "plain", measured.setdefault(format, {"to": format})
+                        line[name], line[f"{name}_clock"] = (
+                            round(statistics.median(cpu)),
+                            round(statistics.median(wall)),
+                        )
         print(f"peak memory {format_bytes(peak_resident_bytes())} of {format_bytes(budget)}")
+    add_run(options.results, [*measured.values()])
 
 
 if __name__ == "__main__":

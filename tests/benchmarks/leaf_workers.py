@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import streamkern as sk
 from streamkern.runs import load_pipeline
+from tests.benchmarks.results import add_results, add_run
 from tests.benchmarks.workers import watched
 from tests.simulate import LeafCosts, simulate_leaves
 
@@ -66,6 +67,7 @@ def main() -> None:
     parser.add_argument("--leaf-rows", type=int, default=40_000)
     parser.add_argument("--centers", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=2)
+    add_results(parser)
     args = parser.parse_args()
     settings = {name: str(vars(args)[name]) for name in ("rows", "leaf_rows", "centers")}
     pipeline = load_pipeline(PIPELINE, settings)
@@ -79,16 +81,25 @@ def main() -> None:
     one, two = (Found(*map(statistics.median, zip(*each, strict=True))) for each in found.values())
     costs = LeafCosts(one.leaf, one.keep)
     print(f"  a leaf {one.leaf:.3f} s, and {1e3 * one.keep:.1f} ms of the driver; {one.leaves:.0f} leaves")
+    measured: dict[str, Any] = {"kind": "measured", "rows": args.rows, "leaves": int(one.leaves)}
+    measured |= {"leaf_seconds": round(one.leaf, 2), "driver_ms": round(1e3 * one.keep)}
+    measured["ratio"] = round(one.all / two.all, 2)
     for workers, each in ((1, one), (2, two)):
         predicted = simulate_leaves(costs, int(one.leaves), workers)
         print(f"  {workers} worker(s): {each.all:.1f} s ({one.all / each.all:.2f} times), predicted {predicted:.1f} s")
+        name, prediction = {1: ("one_worker", "one_predicted"), 2: ("two_workers", "two_predicted")}[workers]
+        measured |= {name: round(each.all, 1), prediction: round(predicted, 1)}
     leaves = 1 << round(float(BILLION / LEAF_ROWS - 1)).bit_length()
     rows = BILLION * DOUBLED / leaves
     costs = replace(costs, leaf=one.leaf / (one.rows / one.leaves) * rows, **ASSUMED)
     print(f"A billion rows in {leaves:,} leaves of {rows:,.0f}, {costs.leaf:.2f} s each; assumed: {ASSUMED}")
+    lines = [measured]
     for workers in (1, 16, 100, 1000):
         seconds = simulate_leaves(costs, leaves, workers)
-        print(f"  {workers:5,} workers: {seconds:8,.0f} s, {leaves * costs.leaf / workers / seconds:.0%} of the ideal")
+        share = leaves * costs.leaf / workers / seconds
+        print(f"  {workers:5,} workers: {seconds:8,.0f} s, {share:.0%} of the ideal")
+        lines.append({"kind": "simulated", "workers": workers, "seconds": round(seconds), "share": round(share, 2)})
+    add_run(args.results, lines)
 
 
 if __name__ == "__main__":

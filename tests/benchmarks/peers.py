@@ -1,6 +1,6 @@
 """Other libraries' models of tables, with their defaults, as estimators that take a frame: for ``tables`` and others.
 
-LightGBM, XGBoost and xRFM run where they are installed: ``pip install lightgbm xgboost xrfm``.
+LightGBM, XGBoost, CatBoost and xRFM run where they are installed: ``pip install lightgbm xgboost catboost xrfm``.
 """
 
 from __future__ import annotations
@@ -88,6 +88,32 @@ class XGBoost:
         return np.asarray(found if self.codes is None else self.codes.inverse_transform(found))
 
 
+class CatBoost:
+    """CatBoost with its defaults, 1,000 trees, and the categories by name; a missing category is a word.
+
+    Args:
+        classes: whether targets are classes.
+    """
+
+    def __init__(self, classes: bool) -> None:
+        library = import_module("catboost")
+        made = library.CatBoostClassifier if classes else library.CatBoostRegressor
+        self.model = made(random_seed=0, verbose=False, allow_writing_files=False)
+
+    def fit(self, frame: pd.DataFrame, y: np.ndarray) -> None:
+        """Fit all rows."""
+        self.words = [name for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name])]
+        self.model.fit(self._worded(frame), y, cat_features=self.words)
+
+    def predict(self, frame: pd.DataFrame) -> np.ndarray:
+        """Targets of rows."""
+        return np.asarray(self.model.predict(self._worded(frame))).ravel()
+
+    def _worded(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the frame with texts for categories: it refuses gaps among them."""
+        return frame.assign(**{name: frame[name].astype(object).fillna("missing").astype(str) for name in self.words})
+
+
 class XRFM:
     """xRFM with its defaults and the preprocessing that it recommends; a fifth of the rows is for its validation.
 
@@ -163,6 +189,7 @@ PEERS: dict[str, tuple[str, Any]] = {
     "LightGBM, 3,000 trees": ("lightgbm", MoreTrees),
     "LightGBM, 45 large trees": ("lightgbm", larger_trees),
     "XGBoost": ("xgboost", XGBoost),
+    "CatBoost": ("catboost", CatBoost),
     "HistGradientBoosting": ("sklearn", hist),
     "xRFM": ("xrfm", XRFM),
 }

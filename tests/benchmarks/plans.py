@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from results import add_results, add_run, machine
 
 import streamkern as sk
 from streamkern.costs.machine_speed import Prices
@@ -36,6 +37,12 @@ RUNS = (
     ("tests/benchmarks/table_pipeline.py", {"rows": "8_000"}),
     ("tests/benchmarks/table_pipeline.py", {"rows": "30_000"}),
 )
+
+TITLES = {
+    "pipelines/digits.py": "digits",
+    "pipelines/fashion_mnist.py": "Fashion-MNIST",
+    "pipelines/regression.py": "regression",
+}
 
 
 def measure(path: str, settings: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -90,9 +97,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the first and the third only")
     parser.add_argument("--speed", action="store_true", help="seconds that a plan itself takes")
+    add_results(parser)
     options = parser.parse_args()
     if options.speed:
         return speed()
+    ratios: dict[str, list[float]] = {}
     print(f"{'stage':<14}{'predicted':>12}{'measured':>12}{'ratio':>8}")
     for index in (0, 2) if options.quick else range(len(RUNS)):
         path, settings = RUNS[index]
@@ -107,8 +116,11 @@ def main() -> None:
         for name, predicted, measured in rows:
             ratio = predicted / measured if measured else float("nan")
             print(f"  {name:<12}{predicted:>10.2f} s{measured:>10.2f} s{ratio:>8.2f}")
+        ratios.setdefault(TITLES.get(path, path), []).append(round(ratio, 2))
         projected, peak = planned["projected_memory_bytes"], result["peak_memory_bytes"]
         print(f"  memory      {projected >> 20:>8} MiB{peak >> 20:>8} MiB", flush=True)
+    place = machine(Path("/proc/cpuinfo").read_text()).partition("(")[2].partition(")")[0]
+    add_run(options.results, [{"table": "totals", "processor": place} | ratios])
 
 
 if __name__ == "__main__":

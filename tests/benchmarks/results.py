@@ -9,13 +9,14 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-LIBRARIES = ("numpy", "numba", "scipy", "lightgbm", "xgboost", "torch")
+LIBRARIES = ("numpy", "numba", "scipy", "lightgbm", "xgboost", "catboost", "scikit-learn", "torch")
 ROOT = Path(__file__).parents[2]
 
 
@@ -24,8 +25,14 @@ def add_results(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, metavar="FILE", help="add this run to a file of docs/results")
 
 
-def add_run(file: Path | None, values: list[dict[str, Any]]) -> None:
-    """Add a run to a file of results, with command, date, machine, versions and commit; without a file, do nothing."""
+def add_run(file: Path | None, values: list[dict[str, Any]], packages: Sequence[str] = ()) -> None:
+    """Add a run to a file of results, with command, date, machine, versions and commit; without a file, do nothing.
+
+    Args:
+        file: the file, which is made if it is missing.
+        values: what was measured, an object for each line of a table.
+        packages: further packages that other processes of the run have imported.
+    """
     if file is None:
         return
     runs = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
@@ -36,7 +43,7 @@ def add_run(file: Path | None, values: list[dict[str, Any]]) -> None:
             "machine": machine(Path("/proc/cpuinfo").read_text(encoding="utf-8")),
             "load": None,
             "versions": {"python": platform.python_version()}
-            | {name: version(name) for name in LIBRARIES if name in sys.modules},
+            | {name: version(name) for name in LIBRARIES if name in sys.modules or name in packages},
             "commit": commit(),
             "values": values,
         }

@@ -21,6 +21,8 @@ import sys
 import tempfile
 import time
 
+from results import add_results, add_run
+
 PROGRAM = """
 import time
 began = time.time() - time.process_time()
@@ -56,8 +58,8 @@ STARTS = {
 }
 
 
-def starts(repeats: int) -> None:
-    """Print what a process takes from its start to its end: medians, and ranges by the clock."""
+def starts(repeats: int) -> dict[str, float]:
+    """Print and return what a process takes from its start to its end: medians, and ranges by the clock."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in STARTS}
     for _ in range(repeats):
         for name, words in STARTS.items():
@@ -73,6 +75,7 @@ def starts(repeats: int) -> None:
             f"processor {statistics.median(cpus):5.2f} s",
             flush=True,
         )
+    return {name: statistics.median(wall for wall, _ in each) for name, each in found.items()}
 
 
 def line(what: str, found: list[dict[str, tuple[float, float]]]) -> None:
@@ -90,14 +93,19 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--d", type=int, default=784)
     parser.add_argument("--cold", action="store_true")
+    add_results(parser)
     options = parser.parse_args()
-    starts(options.repeats)
+    seconds = starts(options.repeats)
     with tempfile.TemporaryDirectory() as folder:
         cache = {"NUMBA_CACHE_DIR": folder} if options.cold else {}
         first = run(options.d, **cache)
         if options.cold:
             line("first run", [first])
-        line("later runs", [run(options.d, **cache) for _ in range(options.repeats)])
+            seconds["estimator fitted, first time on a machine"] = first["fitted"][0]
+        later = [run(options.d, **cache) for _ in range(options.repeats)]
+        line("later runs", later)
+        seconds["estimator fitted, later"] = statistics.median(each["fitted"][0] for each in later)
+    add_run(options.results, [{"what": what, "seconds": round(found, 2)} for what, found in seconds.items()])
 
 
 if __name__ == "__main__":

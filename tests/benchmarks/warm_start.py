@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from results import add_results, add_run
 
 import streamkern as sk
 from streamkern.registry.warm_start import with_warm_start
@@ -42,7 +43,9 @@ def main() -> None:
     parser.add_argument("--centers", type=int, nargs="+", default=[1000, 3000])
     parser.add_argument("--epochs", type=int, nargs="+", default=[1, 3])
     parser.add_argument("--seeds", type=int, default=5)
+    add_results(parser)
     args = parser.parse_args()
+    measured = []
     X, y = read("train-images-idx3-ubyte.gz", NOW, 16), read("train-labels-idx1-ubyte.gz", NOW, 8)[:, 0]
     T, t = read("t10k-images-idx3-ubyte.gz", 10_000, 16), read("t10k-labels-idx1-ubyte.gz", 10_000, 8)[:, 0]
     test = sk.from_arrays(T, t).scale(1 / 255)
@@ -69,12 +72,17 @@ def main() -> None:
             print(f"{centers} centers, {epochs} passes, {args.seeds} seeds")
             for i, name in enumerate(names):
                 accuracy, mse = found[:, i].mean(axis=0)
-                line = f"  {name:<18} {rows[i]:>7,} rows  accuracy {accuracy:.4f}  mse {mse:.5f}"
+                differs, line = "", f"  {name:<18} {rows[i]:>7,} rows  accuracy {accuracy:.4f}  mse {mse:.5f}"
                 if i in (1, 2) and args.seeds > 1:
                     away = found[:, 3] - found[:, i]
                     (a, m), (ea, em) = away.mean(axis=0), away.std(axis=0, ddof=1) / np.sqrt(args.seeds)
-                    line += f"  warm differs by {a:+.4f} ± {ea:.4f}, {m:+.5f} ± {em:.5f}"
+                    differs = f"{a:+.4f} ± {ea:.4f}, {m:+.5f} ± {em:.5f}"
+                    line += f"  warm differs by {differs}"
                 print(line, flush=True)
+                title = f"{epochs} passes: champion, on {BEFORE:,} rows" if i == 0 else name
+                seen = {"table": "starts", "": title, "rows seen": rows[i], "accuracy": round(accuracy, 4)}
+                measured.append(seen | {"squared error": round(mse, 5), "warm start differs by": differs})
+    add_run(args.results, measured)
 
 
 if __name__ == "__main__":

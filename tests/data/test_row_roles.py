@@ -245,7 +245,7 @@ def test_errors_name_the_row_the_column_and_the_remedy():
         (lambda: sk.from_arrays(frame, columns=["x"]).split(after="2012-01-01"), 'time="COLUMN"'),
         (lambda: sk.from_arrays(frame, columns=["x"], group="store").split(stratify=True), "stratify"),
         (lambda: sk.from_arrays(frame, columns=["x"], group="store").expanding_splits(3), "time="),
-        (lambda: sk.from_arrays(frame, columns=["x"], time="sold").split(gap="week"), "no gap"),
+        (lambda: sk.from_arrays(frame, columns=["x"], time="sold").split(gap="week"), "not a gap"),
         (lambda: sk.from_arrays(frame, columns=["x"]).split(by="nothing"), "nothing"),
     ):
         with pytest.raises(sk.errors.StreamkernError, match=f"(?s){says}"):
@@ -295,7 +295,7 @@ def test_small_gaps_count_and_so_do_units():
         rest, tested = data.split(gap=gap)
         seconds = gap if isinstance(gap, int | float) else 5
         assert times[ids(tested)].min() - times[ids(rest)].max() == seconds
-    with pytest.raises(sk.errors.UsageError, match="no gap"):
+    with pytest.raises(sk.errors.UsageError, match="not a gap"):
         data.split(gap=np.timedelta64(1, "M"))
 
 

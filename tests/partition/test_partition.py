@@ -542,7 +542,7 @@ def test_what_does_not_go_with_a_partition_is_refused(changes: dict[str, Any], w
     data = sk.from_arrays(X, y > 0)
     given: dict[str, Any] = {"centers": sk.Uniform(20), "validation": data, "partition": sk.Partition(rows=200)}
     for refused in (sk.plan, lambda pipeline: sk.run(pipeline, tmp_path / "run")):
-        with pytest.raises(sk.UsageError, match=f"There is a partition, and .*{words}"):
+        with pytest.raises(sk.UsageError, match=f"partition= cannot be combined with .*{words}"):
             refused(sk.Pipeline(data, **given | changes))
 
 

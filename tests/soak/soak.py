@@ -34,6 +34,7 @@ import numpy as np
 import streamkern as sk
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.benchmarks.results import add_results, add_run
 from tests.starter import COMMANDS, Command, starter
 
 PIPELINE = Path(__file__).with_name("pipeline.py")
@@ -399,6 +400,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    add_results(parser)
     args = parser.parse_args()
     begun = time.monotonic()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # where a shell has it ignored, so would the runs
@@ -416,6 +418,8 @@ def main() -> int:
         finally:
             soak.cluster.stop()
         print(f"\n{soak.table()}\n")
+        lines = [{"table": "faults", "fault": name, "outcome": what} for name, what in sorted(soak.outcomes)]
+        add_run(args.results, [line | {"times": soak.outcomes[line["fault"], line["outcome"]]} for line in lines])
         print(
             f"{args.faults} faults of {len(soak.faults)} kinds with seed {args.seed} in {soak.runs} runs: nothing lost "
             f"({time.monotonic() - begun:.0f} s)"

@@ -171,14 +171,14 @@ def test_a_dask_frame_that_dask_cannot_describe_is_one_error(model):
 )
 @pytest.mark.parametrize("kind", [sk.KernelRegressor, sk.KernelClassifier])
 def test_a_target_of_periods_or_intervals_is_one_error_with_the_conversion(kind, target):
-    with pytest.raises(sk.DataError, match=r"(?s)no number or text: (Period|Interval).*row 0.*str\(value\)"):
+    with pytest.raises(sk.DataError, match=r"(?s)neither a number nor a text: (Period|Interval).*row 0.*str\(value\)"):
         kind(**LIKE).fit(frame()[["a"]], target)
 
 
 def test_a_number_beyond_float64_is_refused_with_its_column(model):
     rows = [{"a": 10**400 if i == 3 else i, "c": "u"} for i in range(N)]
     for work in (lambda: sk.KernelRegressor(**LIKE).fit(rows, np.arange(N)), lambda: model.predict(rows)):
-        with pytest.raises(sk.DataError, match="column 'a': no float64 number is 1000"):
+        with pytest.raises(sk.DataError, match="column 'a': float64 cannot represent 1000"):
             work()
 
 
