@@ -171,7 +171,7 @@ def test_a_dask_frame_that_dask_cannot_describe_is_one_error(model):
 )
 @pytest.mark.parametrize("kind", [sk.KernelRegressor, sk.KernelClassifier])
 def test_a_target_of_periods_or_intervals_is_one_error_with_the_conversion(kind, target):
-    with pytest.raises(sk.DataError, match=r"(?s)neither a number nor a text: (Period|Interval).*row 0.*str\(value\)"):
+    with pytest.raises(sk.DataError, match=r"(?s)neither a number nor text: (Period|Interval).*row 0.*str\(value\)"):
         kind(**LIKE).fit(frame()[["a"]], target)
 
 
