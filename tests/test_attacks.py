@@ -85,7 +85,7 @@ ATTACKS = [
      "solvers/test_residual.py::test_direct_reaches_the_exact_solution_where_one_sweep_cannot",
      "R² 0.907 where 0.98 is right, no residual, nothing said"),
     (5, "SVRG, of which nothing was measured",
-     "solvers/test_svrg.py::test_the_residual_is_that_of_the_weights_and_a_large_one_is_said", "(nothing said)"),
+     "papers/test_svrg.py::test_the_residual_is_that_of_the_weights_and_a_large_one_is_said", "(nothing said)"),
     (5, "exact projection with a raised jitter",
      "solvers/test_projection.py::test_a_jitter_that_had_to_be_raised_is_reported_and_said",
      "(nothing said)"),
