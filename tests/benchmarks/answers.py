@@ -12,7 +12,8 @@ loss at 5% and 95%, and its fifths those of their width.
 those with the logistic loss, with ``--centers N`` on as many centers; ``--auto`` leaves all but their number to the
 library. ``--models`` leaves some of the models out, ``--seed`` takes another split. ``fashion`` has the test images
 that Fashion-MNIST comes with, on which models are right less often than on images drawn from all 70,000, as ``fashion
-drawn`` does and tables do.
+drawn`` does and tables do. ``--results`` adds classes, and with all defaults intervals, in the tables of
+docs/how-to/probabilities-and-intervals.md, none of which has a learned metric.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 import streamkern as sk
 from streamkern.calibration.intervals import relative_scales
+from tests.benchmarks.results import add_results, add_run
 from tests.benchmarks.tables import FASHION, TABLES, fashion, fashion_parts
 
 
@@ -63,6 +65,16 @@ THREADS = int(os.environ.get("ANSWERS_THREADS", "2"))
 """Threads of every model: on a machine with other work LightGBM's threads wait for each other."""
 
 MODELS = ("streamkern", "with AGOP", "logistic", "LightGBM")
+
+LOSSES = {"streamkern": "squares", "logistic": "`sk.Logistic()`", "LightGBM": "LightGBM"}
+TITLES = {
+    "fashion": "Fashion-MNIST",
+    "fashion drawn": "Fashion-MNIST, test rows drawn",
+    "casp": "CASP",
+    "diamonds": "diamonds, log price",
+    "flights": "flights, minutes late",
+}
+"""Models and sets in docs/results."""
 
 
 def split(X: Any, y: Any, seed: int, share: float = 0.3) -> tuple[Any, ...]:
@@ -120,18 +132,23 @@ def classes(
     more: dict[str, dict[str, Any]],
     models: Sequence[str],
     auto: bool = False,
-) -> None:
+) -> dict[str, dict[str, float]]:
     """One line for each of the models: the defaults, those with ``more`` options by name, LightGBM."""
     X, y, X_test, y_test = parts
-    labels = np.unique(y)
+    labels, found = np.unique(y), dict[str, dict[str, float]]()
 
     def line(who: str, P: np.ndarray, seconds: float, by_output: str = "") -> None:
         right = labels[P.argmax(axis=1)] == y_test
         every = len(np.unique(y_test)) == len(labels)  # or the area of a class is not defined
         auc = roc_auc_score(y_test, P[:, 1] if len(labels) == 2 else P, multi_class="ovr") if every else np.nan
+        found[who] = {
+            "log loss": log_loss(y_test, P, labels=labels), "calibration error": ece(P, right),
+            "by chance": by_chance(P), "accuracy": right.mean(), "seconds": seconds,
+        }  # fmt: skip
+        loss, error, chance, accuracy, _ = found[who].values()
         print(
-            f"{name:<16}{who:<12}{log_loss(y_test, P, labels=labels):>10.4f}{ece(P, right):>9.4f}{by_chance(P):>9.4f}"
-            f"{auc:>9.4f}{accuracy_score(y_test, labels[P.argmax(axis=1)]):>10.4f}{by_output:>10}{seconds:>9.1f}",
+            f"{name:<16}{who:<12}{loss:>10.4f}{error:>9.4f}{chance:>9.4f}"
+            f"{auc:>9.4f}{accuracy:>10.4f}{by_output:>10}{seconds:>9.1f}",
             flush=True,
         )
 
@@ -149,10 +166,53 @@ def classes(
         model, rows = trees("LGBMClassifier", X)
         model.fit(rows, y)
         line("LightGBM", model.predict_proba(trees("LGBMClassifier", X_test)[1]), time.process_time() - start)
+    return found
 
 
-def values(name: str, parts: list[tuple[Any, ...]], centers: int, models: Sequence[str]) -> None:
-    """One line for each model: means over splits."""
+def recorded(
+    name: str, rows: int, test_rows: int, centers: int, logistic: bool, found: dict[str, dict[str, float]]
+) -> list[dict[str, Any]]:
+    """Return lines of docs/results: of each model with the logistic loss, else one with LightGBM's beside."""
+    title = TITLES.get(name, name)
+
+    def of(who: str, what: str, digits: int, scale: float = 1.0) -> float | None:
+        return round(scale * found[who][what], digits) if who in found else None
+
+    if logistic:
+        return [
+            {
+                "table": "logistic", "data": title, "loss": loss, "log loss": of(who, "log loss", 4),
+                "calibration error": of(who, "calibration error", 3), "accuracy, %": of(who, "accuracy", 1, 100),
+                "processor s": of(who, "seconds", 1),
+            }
+            for who, loss in LOSSES.items() if who in found
+        ]  # fmt: skip
+    if not {"streamkern", "LightGBM"} & found.keys():
+        return []
+    if centers:
+        return [
+            {
+                "table": "small-models", "test rows": f"{title} ({test_rows:,})",
+                "log loss": of("streamkern", "log loss", 3), "LightGBM's": of("LightGBM", "log loss", 3),
+                "calibration error": of("streamkern", "calibration error", 3),
+                "of LightGBM": of("LightGBM", "calibration error", 3),
+            }
+        ]  # fmt: skip
+    return [
+        {
+            "table": "defaults", "rows to fit, to test": f"{title} ({rows:,}, {test_rows:,})",
+            "log loss": of("streamkern", "log loss", 4), "LightGBM's": of("LightGBM", "log loss", 4),
+            "calibration error": of("streamkern", "calibration error", 4),
+            "by chance": of("streamkern", "by chance", 4), "of LightGBM": of("LightGBM", "calibration error", 4),
+            "accuracy, %": of("streamkern", "accuracy", 1, 100), "LightGBM, %": of("LightGBM", "accuracy", 1, 100),
+        }
+    ]  # fmt: skip
+
+
+def values(name: str, parts: list[tuple[Any, ...]], centers: int, models: Sequence[str]) -> dict[str, Any]:
+    """One line for each model: means over splits. Returns a line of docs/results."""
+    record: dict[str, Any] = {"table": "intervals", "90% intervals": TITLES.get(name, name)}
+    record |= dict.fromkeys(("inside, %", "least fifth, %", "most, %", "mean width", "LightGBM: inside, %", "width"))
     lines: dict[str, list[list[float]]] = {}
     for X, y, X_test, y_test in parts:
         start = time.process_time()
@@ -176,6 +236,12 @@ def values(name: str, parts: list[tuple[Any, ...]], centers: int, models: Sequen
     for who, found in lines.items():
         inside, least, most, width, took = np.mean(found, axis=0)
         print(f"{name:<16}{who:<12}{inside:>10.3f}{least:>9.3f}{most:>9.3f}{width:>10.4g}{took:>9.1f}", flush=True)
+        share, low, high = (round(float(100 * each), 1) for each in (inside, least, most))
+        if who == "LightGBM":
+            record |= {"LightGBM: inside, %": share, "width": f"{width:.3g}"}
+        else:
+            record |= {"inside, %": share, "least fifth, %": low, "most, %": high, "mean width": f"{width:.3g}"}
+    return record
 
 
 def main() -> None:
@@ -192,7 +258,18 @@ def main() -> None:
     parser.add_argument("--metric", action="store_true", help="with the learned metric, too")
     parser.add_argument("--logistic", action="store_true", help="with the logistic loss, too")
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS, help="all by default")
+    add_results(parser)
     args = parser.parse_args()
+    measured: list[dict[str, Any]] = []
+
+    def ask(name: str, parts: tuple[Any, ...], more: dict[str, dict[str, Any]]) -> None:
+        found = classes(name, parts, args.centers, more, args.models, args.auto)
+        measured.extend(recorded(name, len(parts[1]), len(parts[3]), args.centers, args.logistic, found))
+
+    def ask_values(name: str, parts: list[tuple[Any, ...]]) -> None:
+        line = values(name, parts, args.centers, args.models)
+        measured.extend([] if args.centers else [line])
+
     more: dict[str, dict[str, Any]] = {"with AGOP": {"metric": sk.AGOP()}} if args.metric else {}
     if args.logistic:
         more["logistic"] = {"solver": sk.Logistic()}
@@ -201,35 +278,34 @@ def main() -> None:
     print(f"{'set':<16}{'model':<12}" + "".join(title.rjust(width) for title, width in titles.items()))
     for name, load in CLASSES.items():
         if wanted(name):
-            classes(name, split(*load(), args.seed), args.centers, more, args.models, args.auto)
+            ask(name, split(*load(), args.seed), more)
     if FASHION.is_dir() and wanted("fashion"):
         one = {name: how for name, how in more.items() if name == "logistic"}
-        classes("fashion", fewer(fashion_parts(), args.rows), args.centers, one, args.models, args.auto)
+        ask("fashion", fewer(fashion_parts(), args.rows), one)
     if FASHION.is_dir() and wanted("fashion drawn"):
         drawn = fewer(split(*fashion()[:2], args.seed), args.rows)
-        classes("fashion drawn", drawn, args.centers, {}, args.models, args.auto)
+        ask("fashion drawn", drawn, {})
     for table in args.data:
         name, _, rest = table.partition("=")
         file, _, target = rest.rpartition(":")
         frame = pd.read_parquet(file) if file.endswith(".parquet") else pd.read_csv(file, skipinitialspace=True)
         frame = frame.sample(min(len(frame), args.rows), random_state=0)
-        parts = split(frame.drop(columns=target), frame[target], args.seed)
-        classes(name, parts, args.centers, more, args.models, args.auto)
+        ask(name, split(frame.drop(columns=target), frame[target], args.seed), more)
     tables = [name for name in TABLES if args.packages and name != "fars" and wanted(name)]  # LightGBM fails on fars
     os.environ["TABLES_PACKAGES"] = args.packages or ""
     loaded = {name: (_coded(X), y, is_classes) for name in tables for X, y, is_classes in [TABLES[name]()]}
     for name, (X, y, is_classes) in loaded.items():
         if is_classes:
-            classes(name, fewer(split(X, y, args.seed), args.rows), args.centers, more, args.models, args.auto)
+            ask(name, fewer(split(X, y, args.seed), args.rows), more)
     print(f"\n{'set':<16}{'model':<12}{'inside':>10}{'least':>9}{'most':>9}{'width':>10}{'seconds':>9}")
     for name, load in VALUES.items():
         if wanted(name):
-            values(name, [split(*load(), seed) for seed in range(args.splits)], args.centers, args.models)
+            ask_values(name, [split(*load(), seed) for seed in range(args.splits)])
     for name, (X, y, is_classes) in loaded.items():
         if not is_classes:
-            values(
-                name, [fewer(split(X, y, seed), args.rows) for seed in range(args.splits)], args.centers, args.models
-            )
+            ask_values(name, [fewer(split(X, y, seed), args.rows) for seed in range(args.splits)])
+    if measured:
+        add_run(args.results, measured)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,16 @@ import numpy as np
 
 import streamkern as sk
 from streamkern.memory import format_bytes
+from tests.benchmarks.results import add_results, add_run
 
 CHUNK, COLUMNS = 50_000, 4
+TITLES = {
+    "predict --probabilities": "`predict --probabilities`, MiB",
+    "predict --interval": "`predict --interval`",
+    "evaluate, classes": "`evaluate`, classes",
+    "evaluate, values": "`evaluate`, values",
+}
+"""Commands, and their names in docs/results."""
 
 
 def generated(path: Path, rows: int, classes: bool) -> None:
@@ -57,8 +65,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("rows", nargs="*", type=int, default=[1_000_000, 10_000_000])
     parser.add_argument("--memory", default="768MiB", help="budget of each command")
+    add_results(parser)
     given = parser.parse_args()
     print(f"{'command':<24}{'rows':>12}{'peak':>12}{'seconds':>9}")
+    peaks: dict[int, dict[str, int]] = {rows: {} for rows in given.rows}
     with tempfile.TemporaryDirectory() as folder:
         for classes in (True, False):
             few, model = Path(folder) / "few.zarr", Path(folder) / "model.zarr"
@@ -76,9 +86,15 @@ def main() -> None:
                 }.items():
                     peak, seconds = taken([*map(str, command), "--memory", given.memory])
                     print(f"{name:<24}{rows:>12,}{format_bytes(peak):>12}{seconds:>9.1f}", flush=True)
+                    peaks[rows][name] = round(peak / 2**20)
                 shutil.rmtree(data)
                 shutil.rmtree(out)
             shutil.rmtree(few)
+    lines = [
+        {"table": "memory", "rows": rows} | {title: found[name] for name, title in TITLES.items()}
+        for rows, found in peaks.items()
+    ]
+    add_run(given.results, lines)
 
 
 if __name__ == "__main__":

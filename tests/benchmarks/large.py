@@ -12,7 +12,8 @@ row a center as its authors published it, in plain NumPy; ``pytorch`` the same w
 is installed. ``--rows`` takes the first rows of the training set. Seconds
 are those of the fit, by the clock, and the processor's, of all threads and from the start to the trained model; the
 peak is of the process's resident memory. The last line is promise 9: by how much a line of ``auto`` is below one with
-no more centers and no more memory.
+no more centers and no more memory. ``--results`` adds the lines of ``auto`` and ``eigenpro2``, one for each number of
+centers.
 """
 
 from __future__ import annotations
@@ -31,10 +32,14 @@ from typing import Any
 
 import numpy as np
 
+from tests.benchmarks.results import add_results, add_run
+
 FOLDER = Path("/usr/share/datasets/fashion-mnist")
 PROJECTIONS = ("auto", "exact", "packed", "inexact", "delayed")
 EVERY_ROW = ("eigenpro2", "published", "pytorch")
 EVERY_BUDGET = ("auto", "packed", "eigenpro2")
+RECORDED = ("auto", "eigenpro2")
+BUDGETS = ("1GiB", "2GiB", "4GiB", "8GiB")
 SIDES = (*PROJECTIONS, "falkon", *EVERY_ROW)
 
 
@@ -132,22 +137,47 @@ def below(lines: list[tuple[int, str, float]]) -> str:
     return f"at most {worst[0]:.2f} points below fewer centers or less memory{worst[1]}"
 
 
-def line(side: str, p: int, memory: str, args: argparse.Namespace) -> float | None:
-    """Run a side in a process, print its line, and return its accuracy; None where it does not fit."""
+def line(side: str, p: int, memory: str, args: argparse.Namespace) -> dict[str, Any] | None:
+    """Run a side in a process, print and return what it found: {} where it does not fit, None where it fails."""
     command = [sys.executable, "-m", "tests.benchmarks.large", "--one", "--sides", side, "--centers", str(p)]
     command += ["--memory", memory, "--rows", str(args.rows), "--passes", str(args.passes), "--seed", str(args.seed)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     head = f"{p:9,}  {side:9}  {memory:7}"
     if done.returncode:
         print(f"{head}  {done.stderr.strip().splitlines()[-1].strip()[:100]}", flush=True)
-        return None
-    found = json.loads(done.stdout)
+        return {} if "RefusedError" in done.stderr else None
+    found: dict[str, Any] = json.loads(done.stdout)
     print(
         f"{head}  {found['how']:16}  {found['accuracy']:7.2f}%  {found['setup']:6.1f} s  "
         f"{found['training']:6.1f} s   {found['processor']:6.1f} s  {found['peak'] / 2**30:4.2f} GiB",
         flush=True,
     )
-    return float(found["accuracy"])
+    return found
+
+
+def recorded(p: int | str, cells: dict[str, dict[str, Any] | None]) -> dict[str, Any]:
+    """Return a line of docs/results: accuracy and choice by budget, or which smaller budget has the same."""
+    from streamkern.precondition.int16_projection import packed_lead
+
+    line: dict[str, Any] = {"table": "budgets", "p": p} | {named(memory): None for memory in BUDGETS}
+    first: dict[str, str] = {}
+    for memory, found in cells.items():
+        if found is None:
+            continue
+        text = "refused"
+        if found:
+            how, *lead = found["how"].split()
+            text = f"{found['accuracy']:.2f}% {how}"
+            if lead and isinstance(p, int) and int(lead[0]) < packed_lead(p, None):
+                text += f", a lead of {int(lead[0]):,}"
+        same = first.setdefault(text, memory)
+        line[named(memory)] = text if not found or same == memory else f"as {named(same)}"
+    return line
+
+
+def named(memory: str) -> str:
+    """Return a budget as docs/results has it."""
+    return memory.replace("GiB", " GiB")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -156,7 +186,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--centers", type=int, nargs="+", default=[1000, 5000, 10_000, 15_000, 20_000, 30_000, 40_000, 60_000]
     )
-    parser.add_argument("--memory", nargs="+", default=["1GiB", "2GiB", "4GiB", "8GiB"])
+    parser.add_argument("--memory", nargs="+", default=list(BUDGETS))
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
     parser.add_argument("--rows", type=int, default=60_000)
     parser.add_argument("--passes", type=int, default=3)
@@ -165,6 +195,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--plan", type=int, metavar="P", help="print a plan of so many centers, of 5,000,000 rows of 512"
     )
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    add_results(parser)
     args = parser.parse_args(arguments)
     if args.plan:
         planned(args.plan, 5_000_000, 512)
@@ -174,15 +205,21 @@ def main(arguments: list[str] | None = None) -> None:
         print(json.dumps(found), flush=True)
         return
     print("  centers  side       memory   choice            accuracy   set-up  training  processor      peak")
-    automatic = []
+    automatic, lines = [], []
     for side in args.sides:
         for p in [args.rows] if side in EVERY_ROW else args.centers:
+            cells = {}
             for memory in args.memory if side in EVERY_BUDGET else args.memory[-1:]:
-                accuracy = line(side, p, memory, args)
-                if side == "auto" and accuracy is not None:
-                    automatic.append((p, memory, accuracy))
+                cells[memory] = found = line(side, p, memory, args)
+                if side == "auto" and found:
+                    automatic.append((p, memory, float(found["accuracy"])))
+            every = f"{p:,}, every row: `--sides {side} --passes {args.passes}`"
+            if side in RECORDED:
+                lines.append(recorded(every if side in EVERY_ROW else p, cells))
     if automatic:
         print(below(automatic))
+    if lines:
+        add_run(args.results, lines, ["numba"])
 
 
 if __name__ == "__main__":

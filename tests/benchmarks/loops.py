@@ -5,14 +5,17 @@ Both sides run in this process, alternating, on one core; the best of the repeti
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from results import add_results, add_run
 
 from streamkern.cpu.elementwise import CompiledLoops
 from streamkern.engine.elementwise import RADIAL_KINDS, Loops
@@ -48,12 +51,18 @@ def best(*sides: Callable[[], object], repetitions: int) -> list[float]:
     return seconds
 
 
-def report(what: str, fast: float, plain: float, rate: str = "") -> None:
+def report(what: str, fast: float, plain: float, rate: str = "") -> dict[str, Any]:
     """One line: both times in milliseconds and their ratio."""
     print(f"{what:44} {fast * 1e3:9.3f} ms   plain {plain * 1e3:9.3f} ms   {plain / fast:6.1f}x   {rate}")
+    return {
+        "what": what,
+        "ms": round(fast * 1e3, 3),
+        "plain_ms": round(plain * 1e3, 3),
+        "ratio": round(plain / fast, 1),
+    }
 
 
-def rows(n: int, d: int) -> None:
+def rows(n: int, d: int) -> list[dict[str, Any]]:
     """Assembling, noise, norms and the finite check of n rows."""
     rng = np.random.default_rng(0)
     raw = rng.integers(0, 256, (60_000, d), dtype=np.uint8)
@@ -76,12 +85,14 @@ def rows(n: int, d: int) -> None:
         "finite_rows": tuple(lambda b=b: b.finite_rows(out) for b in (FAST, REFERENCE)),
         "row_norms": tuple(lambda b=b: b.row_norms(out) for b in (FAST, REFERENCE)),
     }
+    lines = []
     for what, (fast, plain) in pairs.items():
         a, b = best(fast, plain, repetitions=10)
-        report(f"{what}, {n} x {d}", a, b, f"{out.size / a / 1e9:6.2f} G elements/s")
+        lines.append(report(f"{what}, {n} x {d}", a, b, f"{out.size / a / 1e9:6.2f} G elements/s"))
+    return lines
 
 
-def radial(b: int, p: int, dtype: type) -> None:
+def radial(b: int, p: int, dtype: type) -> list[dict[str, Any]]:
     """Every radial kind on one tile, the time to restore the tile taken off."""
     rng = np.random.default_rng(0)
     X, Z = rng.standard_normal((b, 30)).astype(dtype), rng.standard_normal((p, 30)).astype(dtype)
@@ -93,6 +104,7 @@ def radial(b: int, p: int, dtype: type) -> None:
         np.copyto(S, inner)
         backend.radial(S, x_norms, z_norms, kind, params)
 
+    lines = []
     for kind in RADIAL_KINDS:
         fast, plain, copy = best(
             lambda kind=kind: on(FAST, kind),
@@ -101,7 +113,8 @@ def radial(b: int, p: int, dtype: type) -> None:
             repetitions=30,
         )
         rate = f"{S.size / (fast - copy) / 1e9:6.2f} G elements/s"
-        report(f"{kind}, {b} x {p}, {np.dtype(dtype).name}", fast - copy, plain - copy, rate)
+        lines.append(report(f"{kind}, {b} x {p}, {np.dtype(dtype).name}", fast - copy, plain - copy, rate))
+    return lines
 
 
 def process(program: str, **environment: str) -> float:
@@ -114,15 +127,17 @@ def process(program: str, **environment: str) -> float:
 
 def main() -> None:
     """Print everything."""
-    rows(4096, 784)
-    rows(160_000, 20)
-    radial(256, 1024, np.float32)
-    radial(1024, 1024, np.float32)
-    radial(256, 1024, np.float64)
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_results(parser)
+    options = parser.parse_args()
+    lines = [*rows(4096, 784), *rows(160_000, 20)]
+    for b, dtype in ((256, np.float32), (1024, np.float32), (256, np.float64)):
+        lines += radial(b, 1024, dtype)
     with tempfile.TemporaryDirectory() as cache:
         cold, warm = (process(EVERY_LOOP, NUMBA_CACHE_DIR=cache) for _ in range(2))
         print(f"import and first call of every loop: cold {cold:.2f} s, warm {warm:.2f} s")
         print(f"import over numba's own, warm: {process(IMPORT, NUMBA_CACHE_DIR=cache):.3f} s")
+    add_run(options.results, lines)
 
 
 if __name__ == "__main__":

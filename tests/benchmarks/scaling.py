@@ -32,6 +32,7 @@ from streamkern.precondition.center_projection import ExactProjection
 from streamkern.resources import default_threads
 from streamkern.solvers.contributions import Gradient
 from streamkern.sweep import StepWork, task_level
+from tests.benchmarks.results import add_results, add_run
 from tests.benchmarks.step_overhead import Idle
 from tests.benchmarks.workers import lane_seconds, watched
 from tests.simulate import Costs, Machines, ideal, simulate
@@ -47,6 +48,9 @@ ADDING = 5e9
 
 TROUBLE = {"straggle": 0.1, "mtbf": 30 * 86400.0, "recover": 20.0}
 """Assumed: lanes that differ by 10%, a failure of each worker a month, and 20 s until its step is repeated."""
+
+WAYS = ("star", "tree")
+"""Sums go to the driver from every worker, or in trees."""
 
 
 def spent(processes: list[psutil.Process]) -> float:
@@ -115,6 +119,18 @@ def calibrate(rounds: int) -> Costs:
     return costs
 
 
+def constants(costs: Costs) -> list[dict[str, Any]]:
+    """Return lines of docs/results."""
+    seconds = {
+        f"a lane of {ROWS} rows": costs.lane,
+        "reading and assembling its rows": costs.build,
+        "the update on the host, while a worker computes": costs.update,
+        f"the driver, a message of {costs.size / 1e6:.1f} MB": costs.message,
+        "a worker, a step": costs.answer,
+    }
+    return [{"kind": "constant", "what": what, "ms": round(1e3 * each, 2)} for what, each in seconds.items()]
+
+
 def rows_and_work() -> StepWork:
     """What a step does with rows in memory."""
     rng = np.random.default_rng(0)
@@ -152,8 +168,9 @@ def ahead(p: int) -> float:
     return min(1.0, min(ROW_TILE, TILE_BYTES // (4 * p)) / ROWS)
 
 
-def far(here: Costs) -> None:
+def far(here: Costs) -> list[dict[str, Any]]:
     """What a cluster would do with a billion rows: one core a worker, batches that grow with the workers."""
+    lines = []
     print(f"  assumed: {NETWORK}, {TROUBLE}, sums at {ADDING / 1e9:g} GB/s, 16 cores for the update")
     print(
         "  p        workers  rows a step   ms a step: star  in trees     of ideal: star  tree"
@@ -176,6 +193,12 @@ def far(here: Costs) -> None:
                 f"  {p:<8,} {workers:7,} {workers * ROWS:12,} {1e3 * times[0]:17,.0f} {1e3 * times[1]:11,.0f}"
                 f" {shares[0]:16.0%} {shares[1]:5.0%} {hours[0]:26.1f} {hours[1]:5.1f}"
             )
+            line: dict[str, Any] = {"kind": "simulated", "centers": p, "workers": workers, "batch": workers * ROWS}
+            for name, values, digits in (("ms", [1e3 * each for each in times], None), ("share", shares, 2),
+                                         ("hours", hours, 1)):  # fmt: skip
+                line |= {f"{way}_{name}": round(each, digits) for way, each in zip(WAYS, values, strict=True)}
+            lines.append(line)
+    return lines
 
 
 def sweeps(rows: int) -> None:
@@ -190,9 +213,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8])
+    add_results(parser)
     options = parser.parse_args()
     with watched(f"Constants, p = {P:,}, d = {D}, c = {OUTPUTS}, {LANES} lanes of {ROWS} rows"):
         costs = calibrate(options.rounds)
+    lines = constants(costs)
     cores = default_threads()
     with watched(f"Predicted and measured, milliseconds a step, {cores} cores, {options.rounds} rounds"):
         times = measured(options.workers, options.steps, options.rounds)
@@ -203,9 +228,12 @@ def main() -> None:
                 f"  {number} workers: predicted {1e3 * predicted:7.1f}, measured {1e3 * seconds:7.1f}:"
                 f" {predicted / seconds - 1:+.1%}"
             )
+            found = {"predicted_ms": round(1e3 * predicted, 1), "measured_ms": round(1e3 * seconds, 1)}
+            lines.append({"kind": "predicted", "workers": number} | found)
     print("A cluster of one-core workers, from these constants")
-    far(costs)
+    lines += far(costs)
     sweeps(10**9)
+    add_run(options.results, lines)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What tune chooses on a subsample, against a grid of complete trainings.
 
     OMP_NUM_THREADS=1 python tests/benchmarks/tune.py [--data digits fashion_mnist regression] [--centers 1000]
-        [--rows 12_000] [--train 60_000] [--kernel laplace] [--json FILE]
+        [--rows 12_000] [--train 60_000] [--kernel laplace] [--json FILE] [--results FILE]
 
 For each data set: ``sk.tune`` on its training rows, a complete run with the choice and one at the median distance, and
 a grid: for every bandwidth the normal equations of all training rows, solved for every ridge, as ``Direct`` does. All
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from results import add_results, add_run
 
 import streamkern as sk
 from streamkern.data.row_order import Scan
@@ -41,6 +42,9 @@ from streamkern.sweep import ScanWork, sweep
 
 ROOT = Path(__file__).parent.parent.parent
 MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+NAMES = ("1/4", "1/2", "1", "2", "4", "8")
+"""Multiples in docs/results."""
+TITLES = {"digits": "digits", "fashion_mnist": "Fashion-MNIST", "regression": "regression"}
 RIDGES = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
 
 
@@ -114,7 +118,8 @@ def compare(name: str, args: argparse.Namespace) -> dict[str, Any]:
     score, once = trained(found.pipeline)
     auto, _ = trained(pipeline)
     told = {
-        "data": name, "kernel": repr(found.kernel), "ridge": found.solver.ridge, "centers": found.centers.p,
+        "data": name, "trained_rows": pipeline.train.base_rows, "bandwidth": found.kernel.bandwidth,
+        "kernel": repr(found.kernel), "ridge": found.solver.ridge, "centers": found.centers.p,
         "median": found.median, "tune_seconds": took, "tuned": score, "at_the_median": auto, "training_seconds": once,
     }  # fmt: skip
     grid = []
@@ -130,6 +135,26 @@ def compare(name: str, args: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def recorded(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return lines of docs/results: of the choices, and of bandwidths, each at its best ridge."""
+    choices, bandwidths = [], []
+    for line in lines:
+        title, times = TITLES[line["data"]], round(line["bandwidth"] / line["median"], 2)
+        scores = {"tuned": line["tuned"], "median": line["at_the_median"], "grid": line["best"]}
+        choice = f"{times} median distance{'' if times == 1 else 's'}, p = {line['centers']:,}"
+        choices.append(
+            {"table": "choices", "data": f"{title}, {line['trained_rows']:,} rows"}
+            | {name: round(score, 2) for name, score in scores.items()}
+            | {"tune, s": round(line["tune_seconds"]), "grid, s": round(line["grid_seconds"]), "choice": choice}
+        )
+        best = [max(at["points"] for at in line["grid"] if at["multiple"] == multiple) for multiple in MULTIPLES]
+        bandwidths.append(
+            {"table": "bandwidths", "data": title}
+            | {name: round(score, 2) for name, score in zip(NAMES, best, strict=True)}
+        )
+    return choices + bandwidths
+
+
 def main() -> None:
     """Print a line for each data set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -139,6 +164,7 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=60_000, help="training rows at most")
     parser.add_argument("--kernel", choices=sorted(RADIAL_KERNELS), default="laplace")
     parser.add_argument("--json", type=Path)
+    add_results(parser)
     args = parser.parse_args()
     print(f"{'data':<15}{'tuned':>8}{'median':>8}{'grid':>8}{'less':>7}{'tune s':>9}{'grid s':>9}  choice")
     lines = []
@@ -152,6 +178,7 @@ def main() -> None:
         )
     if args.json:
         args.json.write_text(json.dumps(lines, indent=1))
+    add_run(args.results, recorded(lines))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ from streamkern.runs import load_pipeline
 from streamkern.solvers import Problem
 from streamkern.solvers.contributions import Gradient
 from streamkern.sweep import StepWork
+from tests.benchmarks.results import add_results, add_run, spread
 from tests.benchmarks.step_overhead import Idle, compare
 
 LANES = 4
@@ -134,8 +135,9 @@ def lane_seconds(p: int, d: int, rows: int, rounds: int) -> tuple[float, float]:
     return alone, max(1.0, together / alone)
 
 
-def ceiling(p: int, d: int, rows: int, rounds: int) -> None:
-    """How many times the arithmetic of one process two at the same time get done."""
+def ceiling(p: int, d: int, rows: int, rounds: int) -> list[float]:
+    """How many times the arithmetic of one process two at the same time get done; of lanes, for each round."""
+    gain: list[float] = []
     with (
         watched(f"Two plain processes against one, {rows} rows against p = {p:,}, {rounds} rounds"),
         two_processes(p, d, rows) as measure,
@@ -150,10 +152,19 @@ def ceiling(p: int, d: int, rows: int, rounds: int) -> None:
                 f" ({min(gain):.2f} to {max(gain):.2f}), each takes"
                 f" {statistics.median(inflation):.3f} times the CPU time"
             )
+    return gain
 
 
-def training(centers: int, steps: int, rounds: int) -> None:
-    """Whole steps of EigenPro on each side, taking turns."""
+RATIOS = {
+    "two_threads": ("two threads", "one thread"),
+    "two_workers": ("two workers", "one worker"),
+    "one_worker": ("one worker", "one thread"),
+}
+"""Sides that are compared, and the names of their ratios in docs/results."""
+
+
+def training(centers: int, steps: int, rounds: int) -> dict[str, list[float]]:
+    """Whole steps of EigenPro on each side, taking turns; ratios for each round."""
     job = load_pipeline("pipelines/fashion_mnist.py", {"rows": "60000", "noise": "0", "centers": str(centers)})
     with open_executor("threads") as executor:
         chosen = job.centers.choose(job.train, executor, np.dtype(np.float32))
@@ -209,14 +220,12 @@ def training(centers: int, steps: int, rounds: int) -> None:
                 )
             same = all((weights == final[names[0]]).all() for weights in final.values())
             print(f"  weights after {(rounds + 1) * steps} steps on all sides: {'equal' if same else 'NOT EQUAL'}")
-            for fast, slow in (
-                ("two threads", "one thread"),
-                ("two workers", "one worker"),
-                ("one worker", "one thread"),
-            ):
-                ratios = [a / b for a, b in zip(seconds[slow], seconds[fast], strict=True)]
+            found = {}
+            for key, (fast, slow) in RATIOS.items():
+                found[key] = ratios = [a / b for a, b in zip(seconds[slow], seconds[fast], strict=True)]
                 print(f"  {fast} / {slow}: x {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
     assert same
+    return found
 
 
 def main() -> None:
@@ -225,14 +234,19 @@ def main() -> None:
     parser.add_argument("--centers", type=int, default=5000)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=5)
+    add_results(parser)
     options = parser.parse_args()
-    ceiling(options.centers, 784, 512, options.rounds)
-    training(options.centers, options.steps, options.rounds)
+    ratios = {"two_processes": ceiling(options.centers, 784, 512, options.rounds)}
+    ratios |= training(options.centers, options.steps, options.rounds)
     with watched(f"A step without arithmetic, p = 10,000, c = 10, {LANES} lanes, two workers, {options.rounds} rounds"):
         weights = np.random.default_rng(0).normal(size=(10_000, 10)).astype(np.float32)
         found = compare(Idle, ["one thread", "two workers"], weights, 100, options.rounds)
         extra = [1e3 * (b - a) for a, b in zip(found["one thread"], found["two workers"], strict=True)]
         print(f"  beyond one thread: median {statistics.median(extra):.2f} ms ({min(extra):.2f} to {max(extra):.2f})")
+    line = {"step_ms": spread([round(each, 1) for each in extra])}
+    add_run(
+        options.results, [line | {name: spread([round(each, 2) for each in found]) for name, found in ratios.items()}]
+    )
 
 
 if __name__ == "__main__":
