@@ -272,7 +272,7 @@ def test_a_default_fit_ends_however_few_the_groups_and_times_are(group, time, cl
 
 def test_a_threshold_that_no_rows_can_choose_is_said():
     X, y = table(2400, 40)
-    with pytest.warns(UserWarning, match="each is too large.*threshold keeps its default"):
+    with pytest.warns(UserWarning, match="every group is too large.*threshold keeps its default"):
         sk.KernelClassifier("laplace", threshold="f1").fit(X[["a", "b"]], y > 0, groups=np.arange(2400) % 2)
 
 

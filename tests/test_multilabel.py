@@ -271,7 +271,7 @@ def test_what_it_cannot_do_is_said():
     ):
         with pytest.raises(sk.UsageError, match=text):
             _model(**given).fit(X, Y)
-    with pytest.raises(sk.UsageError, match="weights for 3 labels a row, and one label"):
+    with pytest.raises(sk.UsageError, match="weights for 3 labels a row, and the target has one label"):
         _model(class_weight=[{}, {}, {}]).fit(X, Y[:, 0])
     model = _model().fit(X, Y)
     with pytest.raises(sk.UsageError, match="no sets of classes"):

@@ -44,24 +44,28 @@ def open_dataset(
     memory, each pass parses it again: ``ingest`` it first. HDF5 files and npz archives are read by ``ingest`` alone.
 
     Args:
-        path: path, glob or URL of the data; or a list of paths or tables, whose rows follow one another.
+        path: path, glob or URL of the data; or a list of paths or tables, whose rows are concatenated.
         target: name of the target column; several names for several outputs (parquet).
         columns: features to use, in this order; all but the target by default.
         exclude: columns to leave out, such as an id.
-        schema: kinds of columns by name, to override their types: ``{"zip": "category"}``; one of
-            ``number``, ``category``, ``boolean`` and ``datetime``.
+        schema: kinds of columns by name, in place of the detected ones, such as ``{"zip": "category"}``. A kind is
+            ``number``, ``category``, ``boolean`` or ``datetime``.
         weight: name of the column of sample weights >= 0; data written by ``ingest`` record the name themselves. Rows
             of weight 0 are left out; the call reads the weights to find them.
         time: name of the column of the rows' time: dates, or numbers. No split, made by you or in a fit, uses later
             rows to predict earlier ones. Not a feature unless ``columns`` names it; ``ingest`` records the name.
         group: name of the column whose equal values mark rows that belong together, such as those of a patient or a
-            shop: no split separates them. As ``time``, not a feature.
+            shop: no split separates them. Like ``time``, it is not a feature.
         format: ``zarr`` or ``parquet`` if the path does not show it.
         storage_options: options for fsspec URLs; set secrets in environment variables instead.
         retry: timeouts and repetitions of requests to a remote store.
         on_corrupt: ``error``: reading a corrupt chunk raises an error. ``quarantine``: the call reads every chunk once
             and excludes the rows of corrupt chunks, with a warning; the dataset's ``quarantine`` lists them.
         read_options: for text tables, such as ``sk.read_options(delimiter=";", decimal=",")``.
+
+    Returns:
+        A ``Dataset`` of n rows, none of which is read yet. Its ``split``, ``sample``, ``where`` and ``augment`` return
+        data sets of other rows, and copy none.
 
     Raises:
         StorageError: nothing is there, or it cannot be read.

@@ -55,25 +55,24 @@ def leaf_centers(n: int, full_kernel_limit: int, seed: int) -> Uniform:
 class Partition:
     """Divide the rows into leaves and train a separate model in each.
 
-    The rows are cut in two, and each part again, until the leaves are small enough. A cut is at the median of the
-    direction along which the outputs change most: the top eigenvector of the average gradient outer product of a sample
-    of the rows. Each leaf is a fit like any other, with its own metric, kernel, centers and ridge. Predicting a row
-    costs the same for any number of leaves (ParK, Carratino et al. 2021; xRFM, Beaglehole et al.
-    2025).
+    The rows are cut in two, and each part again, until the leaves are small enough. A cut is at the median along one
+    direction, that in which the outputs change most: the top eigenvector of the average gradient outer product of a
+    sample of the rows. Each leaf is a fit like any other, with its own metric, kernel, centers and ridge. Predicting a
+    row costs the same for any number of leaves (ParK, Carratino et al. 2021; xRFM, Beaglehole et al. 2025).
 
     Args:
         leaves: number of leaves. ``"auto"``: rows are cut until no leaf has more than ``rows`` rows; a table that has
             no more rows is one model.
-        rows: largest number of rows of a leaf, if ``leaves`` is ``"auto"``. By default four for each center, at least
-            8,000 and at most 50,000. Without given centers every row of a leaf is a center, and the default is 10,000,
-            and smaller for larger tables, down to 2,000. If cuts are chosen on a sample of the rows, a leaf may have a
-            tenth more.
+        rows: largest number of rows of a leaf, if ``leaves`` is ``"auto"``. If you give centers, the default is four
+            for each center, at least 8,000 and at most 50,000. Otherwise every row of a leaf is a center, and the
+            default is 10,000, or less for larger tables, down to 2,000. If cuts are chosen on a sample of the rows, a
+            leaf may have a tenth more.
         overlap: share of the rows at a cut that both sides are trained on, in [0, 0.5]; predictions blend there.
-            ``"auto"``: 0.05; or more, up to 0.5, as far as no leaf then has more than ``rows`` rows and all leaves take
-            no more work than one model of 10,000 rows. Where leaves of more than 16,000 rows lie behind more
-            than four cuts, each overlap is reduced, so that together they are at most that of four cuts.
-        by: name of a column whose values are cut first, each into a part of its own. Values of few rows share a part,
-            which also predicts values that training did not see.
+            ``"auto"``: 0.05, or the largest share up to 0.5 with which no leaf has more than ``rows`` rows and all
+            leaves take no more work than one model of 10,000 rows. For leaves of more than 16,000 rows behind more than
+            four cuts the overlap at each cut is smaller, but all together no less than that of four cuts.
+        by: name of a column: rows are first divided by its values, one part for each value. Values with few rows share
+            a part, which also predicts values that training did not see.
         cuts: ``"gradient"`` cuts as described above; ``"kmeans"`` separates two clusters of nearby rows, found by
             k-means with two means, in units of the features' standard deviations. Then outputs do not matter.
 
@@ -129,7 +128,7 @@ class Partition:
         return float(np.clip(2 * (widest / rows) ** (1 / depth) - 1, least, MAX_OVERLAP))
 
     def expected(self, rows: int) -> tuple[int, int]:
-        """Return how many leaves so many rows will be cut into, and the rows of the largest, if cuts are at medians."""
+        """Return the number of leaves of a table, and the rows of the largest, if cuts are at medians."""
         overlap = self.overlap_at_cut(rows)
         depth = self._depth(rows, overlap)
         leaves = 1 << depth if self.leaves == "auto" else int(self.leaves)

@@ -33,20 +33,22 @@ from streamkern.user_code_digest import exception_text, user_code_location
 class Pipeline(Recipe):
     """A training job: data, model and solver.
 
-    Creating one reads no file; but where ``validation`` is a share of rows that have a time or a group, these columns.
+    Creating one reads no file. Exception: if ``validation`` is a share and rows have a time or a group, it reads these
+    columns.
 
     Args:
         train: training rows with a target.
         kernel: the kernel; or a name, such as ``"laplace"`` or ``"gaussian"``, for the kernel whose bandwidth is the
             median distance between rows. None or ``"auto"``: a Laplace kernel, with the norm, bandwidth, metric and
             ridge that have the smallest error on held-out rows of a subsample. This search takes at most half as long
-            as the fit itself. In a short fit it may take three seconds, or, if every row is a center, half a minute on
-            slow cores. If no search fits in that time, the bandwidth is the root mean square distance of two rows. The
-            plan lists the trials.
+            as the fit itself, except in a short fit: there it may take three seconds, or half a minute on slow cores if
+            every row is a center. If no search fits in that time, the bandwidth is the root mean square distance of two
+            rows. The plan lists the trials.
         centers: a number of rows to draw as centers, all if there are fewer; or an object such as ``Given(Z)``. None:
-            every row, up to 10,000, if ``Direct`` or ``"auto"`` can factor their kernel matrix. Otherwise as many
-            rows as the largest of three numbers: 2,000; a quarter of the rows, at most 5,000; an eighth of the rows, at
-            most 8,000. Fewer if there are many wide rows. Features that need no centers have none.
+            every row, if there are at most 10,000 and the solver is ``Direct`` or ``"auto"`` and can factor their
+            kernel matrix. Otherwise as many rows as the largest of three numbers: 2,000; a quarter of the rows, at most
+            5,000; an eighth of the rows, at most 8,000. Fewer if there are many wide rows. None are drawn for
+            ``features`` that need none.
         solver: the solver; ``"auto"``, the default, chooses by the size of the problem, and the plan gives the reason.
         features: a feature map, for solvers that support it; None for kernel values at centers.
         test: rows for the final metrics, or None.
@@ -54,21 +56,21 @@ class Pipeline(Recipe):
             training rows, drawn with the seed and held out; or a ``Dataset``; or None.
         task: ``classification`` or ``regression``.
         preprocess: ``"auto"`` prepares each column of a table by its kind: gaps are filled and marked, categories and
-            dates are encoded, numbers are standardised, and heavy-tailed ones also replaced or joined by quantiles.
-            Rows of plain numbers are standardised if their units differ, but not if you give centers, or a kernel with
-            a bandwidth: these are in the rows' own units. Or steps such as ``Impute``, ``OneHot`` or ``UnitRange``,
-            fitted to the training rows in this order and applied to test rows and in prediction; augmentations come
-            after. None for no steps.
+            dates are encoded, numbers are standardised, and for heavy-tailed ones normal quantiles replace them or are
+            added as columns. Rows of plain numbers are standardised if their units differ, but not if you give centers,
+            or a kernel with a bandwidth: these are in the rows' own units. Or steps such as ``Impute``, ``OneHot`` or
+            ``UnitRange``, fitted to the training rows in this order, and applied to test rows and in prediction, before
+            any augmentation. None for no steps.
         metric: a metric to learn for the distances of the kernel, such as ``AGOP()``. None: no metric, unless the
             search of ``kernel=None`` chooses one.
-        partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: leaves in which every
-            row is a center, for tables of more than 10,000 rows, unless you give a kernel, metric, centers, solver,
-            features or ``diagnose``, or the run is on ``device="cuda"``. None: one model.
+        partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: tables of more than
+            10,000 rows are divided into leaves in which every row is a center, unless you give a kernel, metric,
+            centers, solver, features or ``diagnose``, or the run is on ``device="cuda"``. None: one model.
         class_weight: weights of rows by class, which are multiplied by their sample weights: a dict from label to
             weight, where absent labels have weight 1; or ``"balanced"``, which gives all classes the same sum of
-            weights. Probabilities still describe the unweighted rows. None: 1 for all. With several labels a row:
-            ``"balanced"``, or a list that has one dict for each label, with the weights of 0 and 1; the weights of a
-            row's labels are multiplied.
+            weights. Probabilities still describe the unweighted rows. None: 1 for all. For multilabel targets:
+            ``"balanced"``, or a list with one dict for each label, of the weights of its values 0 and 1; a row's weight
+            is the product over its labels.
         threshold: the metric that the threshold between two classes maximises: ``"balanced_accuracy"``, ``"f1"``,
             ``"accuracy"`` or ``"matthews_corrcoef"``. It is chosen on rows that the model is not fitted to; with
             several labels a row, there is a threshold for each label. None: no threshold.
@@ -80,8 +82,8 @@ class Pipeline(Recipe):
             another number differ by rounding.
         dtype: dtype of the arithmetic. ``"auto"``: float64 for numbers that are in memory as float64, else float32; and
             float64 where float32 cannot represent the kernel on these rows, with the reason in the result.
-        diagnose: add a comparison of the weights with least squares, and the spectrum, to the result. This takes one
-            more pass, and several matrices of p² numbers; see ``streamkern.runs.solution_spectrum.diagnose``.
+        diagnose: add to the result the spectrum, and a comparison of the weights with the least-squares solution. This
+            takes one more pass, and several matrices of p² numbers; see ``streamkern.runs.solution_spectrum.diagnose``.
         name: name of the run in reports; the file's name by default.
         file: the file that defines the pipeline, or an empty text.
         settings: settings that the file was loaded with.

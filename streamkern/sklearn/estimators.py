@@ -392,39 +392,41 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
         kernel: the kernel; or a name, such as ``"laplace"`` or ``"gaussian"``, for the kernel whose bandwidth is the
             median distance between rows. None or ``"auto"``: a Laplace kernel, with the norm, bandwidth, metric and
             ridge that have the smallest error on held-out rows of a subsample. This search takes at most half as long
-            as the fit itself. In a short fit it may take three seconds, or, if every row is a center, half a minute on
-            slow cores. ``result_.report["kernel"]`` has its result. With fewer than 400 rows it compares leave-one-out
-            errors, without a metric; with fewer than 40 rows the bandwidth is the root mean square distance of two
-            rows. To search bandwidths with scikit-learn, use the grid ``{"kernel__bandwidth": [1.0, 2.0, 4.0]}``.
+            as the fit itself, except in a short fit: there it may take three seconds, or half a minute on slow cores if
+            every row is a center. ``result_.report["kernel"]`` has its result. With fewer than 400 rows it compares
+            leave-one-out errors, without a metric; with fewer than 40 rows the bandwidth is the root mean square
+            distance of two rows. To search bandwidths with scikit-learn, use the grid ``{"kernel__bandwidth": [1.0,
+            2.0, 4.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
-            rows become centers, with a warning. None: every row, up to 10,000, if ``Direct`` can factor their kernel
-            matrix, as it can that of Laplace kernels. Otherwise rows drawn uniformly, as many as the
-            largest of three numbers: 2,000; a quarter of the rows, at most 5,000; an eighth of the rows, at most 8,000.
-            Fewer if memory is small or rows are wide.
+            rows become centers, with a warning. None: every row, if there are at most 10,000 and ``Direct`` can factor
+            their kernel matrix, as it can for Laplace kernels. Otherwise rows drawn uniformly, as many as the largest
+            of three numbers: 2,000; a quarter of the rows, at most 5,000; an eighth of the rows, at most 8,000. Fewer
+            if memory is small or rows are wide.
         solver: the solver. ``"auto"``: ``Direct``, one pass of normal equations, if that is less work and fits in
             memory; else ``Falkon``, if a search finds a ridge and its matrices fit; else ``EigenPro``. ``EigenPro``
-            makes enough passes to see 500,000 rows (1 to 20), or as many as about two minutes allow (at most 8),
-            whichever is more.
+            makes the larger of two numbers of passes: enough to see 500,000 rows (1 to 20), or as many as fit in about
+            two minutes (at most 8).
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; half of the machine's by default.
         metric: a metric to learn for the distances of the kernel, such as ``AGOP()``. None: no metric, unless the
             search of ``kernel=None`` chooses one. ``feature_importances_`` has the result.
-        partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: leaves in which every
-            row is a center, for tables of more than 10,000 rows, unless you give a kernel, metric, centers or solver,
-            or the fit runs on ``device="cuda"``; validation rows then choose how widely leaves blend. None: one model.
-        scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, as the last step;
-            kernel and given centers are in those units. ``"auto"``: as ``preprocess`` determines. None: rows of plain
-            numbers keep their units.
+        partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: tables of more than
+            10,000 rows are divided into leaves in which every row is a center, unless you give a kernel, metric,
+            centers or solver, or the fit runs on ``device="cuda"``. Validation rows, if any, determine how widely
+            leaves blend. None: one model.
+        scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, as the last step; the
+            bandwidth and centers that you give are in the scaled units. ``"auto"``: as ``preprocess`` determines. None:
+            rows of plain numbers keep their units.
         preprocess: ``"auto"`` prepares each column of a table by its kind: gaps are filled and marked, categories and
-            dates are encoded, numbers are standardised, and heavy-tailed ones also replaced or joined by quantiles.
-            Rows of plain numbers are standardised if their units differ, but not if you give centers, or a kernel with
-            a bandwidth: these are in the rows' own units. Or steps such as ``Impute("mean")`` or ``OneHot((3,))``,
-            fitted to the training rows in this order, before ``scaling``; the model keeps them and applies them in
-            prediction. None takes rows as they are. ``result_.report["preprocess"]`` has the steps.
+            dates are encoded, numbers are standardised, and for heavy-tailed ones normal quantiles replace them or are
+            added as columns. Rows of plain numbers are standardised if their units differ, but not if you give centers,
+            or a kernel with a bandwidth: these are in the rows' own units. Or steps such as ``Impute("mean")`` or
+            ``OneHot((3,))``, fitted to the training rows in this order, before ``scaling``; the model keeps them and
+            applies them in prediction. None takes rows as they are. ``result_.report["preprocess"]`` has the steps.
         validation: rows for early stopping: a share of the rows, held out of training, or a ``Dataset``. Training stops
             after ``patience`` passes without improvement (a parameter of the solver, 3 by default), and the model has
-            the weights of the best pass; ``Direct`` makes one pass only. None: no rows, unless there are
-            at least 20,000 and ``solver="auto"`` chooses another solver than ``Direct``. Then one row in twenty (at
-            most about 5,000) is held out for probabilities or intervals (``result_.report["held_out"]``).
+            the weights of the best pass; ``Direct`` makes one pass only. None: no rows, unless the table has at least
+            20,000 rows and ``solver="auto"`` chooses another solver than ``Direct``. Then one row in twenty (at most
+            about 5,000) is held out for probabilities or intervals (``result_.report["held_out"]``).
         dtype: dtype of the arithmetic. ``"auto"``: float64 for numbers that are in memory as float64, else float32; and
             float64 where float32 cannot represent the kernel on these rows, with the reason in
             ``result_.report["arithmetic"]``.
@@ -478,9 +480,9 @@ class KernelClassifier(_Scored, ClassifierUpdates, ClassifierCalibrationMixin, C
     Args:
         class_weight: weights of rows by class, which are multiplied by their sample weights: a dict from label to
             weight, where absent labels have weight 1; or ``"balanced"``, which gives all classes the same sum of
-            weights. Probabilities still describe the unweighted rows. None: 1 for all. With several labels a row:
-            ``"balanced"``, or a list that has one dict for each label, with the weights of 0 and 1; the weights of a
-            row's labels are multiplied.
+            weights. Probabilities still describe the unweighted rows. None: 1 for all. For multilabel targets:
+            ``"balanced"``, or a list with one dict for each label, of the weights of its values 0 and 1; a row's weight
+            is the product over its labels.
         threshold: the metric that the threshold between two classes maximises: ``"balanced_accuracy"``, ``"f1"``,
             ``"accuracy"`` or ``"matthews_corrcoef"``. It is chosen on the rows that probabilities are fitted to; with
             several labels a row, there is a threshold for each label. ``result_.report["threshold"]`` has the result.

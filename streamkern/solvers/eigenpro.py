@@ -76,14 +76,14 @@ class EigenPro(Solver):
         epochs: passes over the training rows; by default enough to see 500,000 rows, from 1 to 20.
         projection: how steps are projected on the p centers Z. ``exact`` factors their kernel matrix K(Z, Z), with p²
             floats of memory. ``packed`` keeps that factor in 16 bits, and only as many of its columns as fit.
-            ``inexact`` knows only the top eigenpairs of K(Z, Z). ``delayed`` keeps the rows of the steps as temporary
-            centers, and projects once they number about p. ``auto``: exact if it fits in memory; else packed if a
+            ``inexact`` uses only the top eigenpairs of K(Z, Z). ``delayed`` keeps the rows of the steps as temporary
+            centers, and projects when there are about p of them. ``auto``: exact if it fits in memory; else packed if a
             quarter of the columns fit; else delayed with two products, or inexact if a momentum is given.
         s: centers whose kernel matrix gives the eigenpairs of the preconditioner; min(p, 2000) by default.
         q: eigenpairs of the preconditioner; s/4 by default, at most 500, or at most 250 if there are more than s
             centers.
-        batch: rows of a step, m. By default the measured critical batch. It is larger, up to 1,024 rows a lane, if that
-            keeps cores busy and enough steps are left (``affordable_batch``).
+        batch: rows of a step, m. By default the measured critical batch, or more, up to 1,024 rows a lane, if that
+            keeps cores busy and leaves enough steps (``affordable_batch``).
         step: step size η of the mean gradient; by default the one that the measured spectrum allows.
         average: whether the weights are the average of the iterates rather than the last one.
         momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018), which with a preconditioner is AxlePro. By default
@@ -91,9 +91,9 @@ class EigenPro(Solver):
             momentum only adds noise. Not available with delayed projection.
         patience: with validation rows, stop after this many passes in which their error fell by less than 0.01%;
             None runs all passes.
-        projection_products: products with K(Z, Z), of p² kernel values each, that one inexact or delayed projection
-            takes. By default 0 for inexact, which then costs no more than exact; 1 for delayed, or 2 if ``auto``
-            chooses it.
+        projection_products: number of products with K(Z, Z) in one inexact or delayed projection; each computes p²
+            kernel values. By default 0 for inexact, which then costs no more than exact; 1 for delayed, or 2 if
+            ``auto`` chooses it.
 
     Raises:
         UsageError: a value is out of range.
@@ -149,7 +149,7 @@ class EigenPro(Solver):
         yield Candidate("inexact" if self.momentum else "delayed")
 
     def chosen_momentum(self, size: StepSize, batch: int, p: int) -> float:
-        """Return γ for a batch: its noise is then that of a batch of (1 − γ) as many rows, 8 critical ones.
+        """Return γ for a batch of m rows: its noise is then that of (1 − γ) m rows, which is 8 critical batches.
 
         With p functions the smallest eigenvalue is at most β/p, and the condition number at least p λ/β = p/m*: few
         centers need no momentum, and would oscillate with it.
@@ -159,7 +159,7 @@ class EigenPro(Solver):
         return max(0.0, 1.0 - MOMENTUM_BATCHES * size.critical_batch / min(batch, p))
 
     def affordable_batch(self, kind: str, rows: int, p: int) -> float:
-        """Return how many rows a step may have, with momentum, without loss of accuracy: enough steps must be left.
+        """Return the most rows of a step, with momentum, that leave enough steps for the same accuracy.
 
         Larger batches need fewer updates on the host and fewer exchanges with workers. Beyond p rows, a larger batch
         has less noise, but reaches no further directions.
@@ -300,7 +300,7 @@ class EigenPro(Solver):
         )  # fmt: skip
 
     def rate(self, size: StepSize) -> Callable[[int], float]:
-        """Return the function from the rows of a batch to η; picklable."""
+        """Return a picklable function that maps the number of rows of a batch to η."""
         return size.step if self.step is None else partial(_given_step, self.step)
 
 

@@ -56,12 +56,12 @@ def update_model(
     threads: int | None = None,
     resources: Resources | None = None,
 ) -> KernelMachine:
-    """Return the model with rows added, or with rows removed as if it had never seen them.
+    """Return the model with rows added, or with the effect of rows on its weights removed.
 
-    Only these rows are read, followed by one solve. Weights equal those of a fit on the model's present rows with its
-    preprocessing, kernel, centers and ridge, to rounding; the bits do not depend on threads or workers. Probabilities
-    and intervals are refitted to ``validation``, or to the added rows if these are at least as many as the model's rows
-    before; otherwise they stay.
+    It reads only these rows, and solves once. Up to rounding, the weights equal those of a fit to the rows that the
+    model then has, with its preprocessing, kernel, centers and ridge; the bits do not depend on threads or workers.
+    Probabilities and intervals are refitted to ``validation``, or to the added rows if these are at least as many as
+    the model's rows before; otherwise they stay.
 
     Args:
         model: a model fitted by ``Direct(keep_sums=True)``, in memory or loaded.

@@ -196,7 +196,8 @@ def test_a_plan_for_a_cluster_says_what_a_worker_holds_and_refuses_what_is_more(
     held = one.footprint.worker_parts
     assert one.to_json()["projected_worker_bytes"] == one.footprint.worker_bytes(1) > sum(held.values())
     assert eight.footprint.worker_bytes(8) - one.footprint.worker_bytes(1) == pytest.approx(7 * held["thread"], rel=0.1)
-    assert re.search(r"a worker of a cluster, 8 thread\(s\): .* holds: .*centers .*, libraries", eight.text())
+    said = r"a worker of a cluster, 8 thread\(s\), needs .* in addition to its process: .*centers .*, libraries"
+    assert re.search(said, eight.text())
     largest = max(held, key=lambda name: held[name])
     assert one.footprint.worker_text().split(", ")[0].endswith(f"{largest} {format_bytes(held[largest])}")
     given = sk.Resources(worker_memory="300MiB", worker_threads=8)

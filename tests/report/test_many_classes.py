@@ -65,7 +65,7 @@ def test_the_page_is_one_that_can_be_read(made: Path) -> None:
     outside = re.sub(r"<script.*?</script>", "", html, flags=re.S)
     assert not re.search("<b>0[0-9]{3}", outside)
     assert len(outside) < 1 << 16
-    assert re.search(r"With 1,?000 classes|20 classes of 1,?000", html)
+    assert re.search(r"There are 1,?000 classes|20 classes of 1,?000", html)
     assert baseline(record, "test") is None
     assert main(["report", str(made / "run"), "--out", str(made / "report.html")]) == 0
     assert (made / "report.html").stat().st_size < 2 << 20
