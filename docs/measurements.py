@@ -581,10 +581,10 @@ BLOCKS: dict[str, Callable[[], str]] = {
         "small_tables",
         {
             "rows": "{rows:,}",
-            "further rows to test": "{further_test_rows:,}",
+            "further test rows": "{further_test_rows:,}",
             "at least LightGBM's score": "{at_least} of {tables}",
-            "within 0.005 of it": "{within}",
-            "score beyond, mean": "{mean_beyond:.3f}",
+            "at most 0.005 below it": "{within}",
+            "mean lead in score": "{mean_beyond:.3f}",
             "processor s": "{processor_seconds}",
         },
     ),

@@ -65,7 +65,7 @@ def open_dataset(
 
     Returns:
         A ``Dataset`` of n rows, none of which is read yet. Its ``split``, ``sample``, ``where`` and ``augment`` return
-        data sets of other rows, and copy none.
+        new data sets without copying rows.
 
     Raises:
         StorageError: nothing is there, or it cannot be read.

@@ -64,13 +64,13 @@ class Partition:
         leaves: number of leaves. ``"auto"``: rows are cut until no leaf has more than ``rows`` rows; a table that has
             no more rows is one model.
         rows: largest number of rows of a leaf, if ``leaves`` is ``"auto"``. If you give centers, the default is four
-            for each center, at least 8,000 and at most 50,000. Otherwise every row of a leaf is a center, and the
+            rows for each center, at least 8,000 and at most 50,000. Otherwise every row of a leaf is a center, and the
             default is 10,000, or less for larger tables, down to 2,000. If cuts are chosen on a sample of the rows, a
             leaf may have a tenth more.
         overlap: share of the rows at a cut that both sides are trained on, in [0, 0.5]; predictions blend there.
-            ``"auto"``: 0.05, or the largest share up to 0.5 with which no leaf has more than ``rows`` rows and all
-            leaves take no more work than one model of 10,000 rows. For leaves of more than 16,000 rows behind more than
-            four cuts the overlap at each cut is smaller, but all together no less than that of four cuts.
+            ``"auto"``: 0.05, or more, up to 0.5, while no leaf has more than ``rows`` rows and all leaves together take
+            no more work than one model of 10,000 rows. If leaves have more than 16,000 rows and each lies behind more
+            than four cuts, each cut has a smaller overlap; together these cuts have at least that of four.
         by: name of a column: rows are first divided by its values, one part for each value. Values with few rows share
             a part, which also predicts values that training did not see.
         cuts: ``"gradient"`` cuts as described above; ``"kmeans"`` separates two clusters of nearby rows, found by

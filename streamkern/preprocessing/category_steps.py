@@ -428,7 +428,7 @@ def related_rows_notes(dataset: Dataset) -> list[str]:
         return []
     kinds = {} if source.schema is None else {column.name: column.kind for column in source.schema.columns}
     found = [
-        f"{name!r} has dates: rows held out at random are predicted from later ones; if the model is to predict the "
+        f"{name!r} has dates: a random split trains on later rows than it tests on; if the model is to predict the "
         f"future, open the rows with time={name!r}"
         for name in source.columns
         if kinds.get(name) == "datetime"
@@ -439,8 +439,8 @@ def related_rows_notes(dataset: Dataset) -> list[str]:
         if count > 1 and count * MIN_ROWS_OF_ID <= rows:
             name = source.columns[j]
             found.append(
-                f"{name!r} has {count:,} values in {rows:,} rows: rows held out at random are predicted from others of "
-                f"their value; if the model is to predict new values, open the rows with group={name!r}"
+                f"{name!r} has {count:,} values in {rows:,} rows: a random split has rows of a value on both sides; if "
+                f"the model is to predict new values, open the rows with group={name!r}"
             )
     return found
 

@@ -46,9 +46,8 @@ class Pipeline(Recipe):
             rows. The plan lists the trials.
         centers: a number of rows to draw as centers, all if there are fewer; or an object such as ``Given(Z)``. None:
             every row, if there are at most 10,000 and the solver is ``Direct`` or ``"auto"`` and can factor their
-            kernel matrix. Otherwise as many rows as the largest of three numbers: 2,000; a quarter of the rows, at most
-            5,000; an eighth of the rows, at most 8,000. Fewer if there are many wide rows. None are drawn for
-            ``features`` that need none.
+            kernel matrix. Otherwise max(2000, min(n/4, 5000), min(n/8, 8000)) of the n rows; fewer if there are many
+            wide rows. For ``features`` that do not use centers, none are drawn.
         solver: the solver; ``"auto"``, the default, chooses by the size of the problem, and the plan gives the reason.
         features: a feature map, for solvers that support it; None for kernel values at centers.
         test: rows for the final metrics, or None.
@@ -66,10 +65,10 @@ class Pipeline(Recipe):
         partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: tables of more than
             10,000 rows are divided into leaves in which every row is a center, unless you give a kernel, metric,
             centers, solver, features or ``diagnose``, or the run is on ``device="cuda"``. None: one model.
-        class_weight: weights of rows by class, which are multiplied by their sample weights: a dict from label to
-            weight, where absent labels have weight 1; or ``"balanced"``, which gives all classes the same sum of
-            weights. Probabilities still describe the unweighted rows. None: 1 for all. For multilabel targets:
-            ``"balanced"``, or a list with one dict for each label, of the weights of its values 0 and 1; a row's weight
+        class_weight: a factor for each class, which multiplies the sample weights of its rows: a dict from label to
+            factor, where absent labels have 1; or ``"balanced"``, which gives all classes the same sum of weights.
+            Probabilities still describe the unweighted rows. None: 1 for all. For multilabel targets:
+            ``"balanced"``, or a list with one dict for each label, such as ``[{1: 20}, {0: 1, 1: 5}]``; a row's factor
             is the product over its labels.
         threshold: the metric that the threshold between two classes maximises: ``"balanced_accuracy"``, ``"f1"``,
             ``"accuracy"`` or ``"matthews_corrcoef"``. It is chosen on rows that the model is not fitted to; with

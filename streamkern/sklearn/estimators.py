@@ -399,13 +399,11 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             2.0, 4.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
             rows become centers, with a warning. None: every row, if there are at most 10,000 and ``Direct`` can factor
-            their kernel matrix, as it can for Laplace kernels. Otherwise rows drawn uniformly, as many as the largest
-            of three numbers: 2,000; a quarter of the rows, at most 5,000; an eighth of the rows, at most 8,000. Fewer
-            if memory is small or rows are wide.
+            their kernel matrix, as it can for Laplace kernels. Otherwise max(2000, min(n/4, 5000), min(n/8, 8000)) of
+            the n rows, drawn uniformly; fewer if memory is small or rows are wide.
         solver: the solver. ``"auto"``: ``Direct``, one pass of normal equations, if that is less work and fits in
             memory; else ``Falkon``, if a search finds a ridge and its matrices fit; else ``EigenPro``. ``EigenPro``
-            makes the larger of two numbers of passes: enough to see 500,000 rows (1 to 20), or as many as fit in about
-            two minutes (at most 8).
+            makes enough passes to see 500,000 rows (1 to 20), or more, up to 8, if they fit in about two minutes.
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; half of the machine's by default.
         metric: a metric to learn for the distances of the kernel, such as ``AGOP()``. None: no metric, unless the
             search of ``kernel=None`` chooses one. ``feature_importances_`` has the result.
@@ -478,10 +476,10 @@ class KernelClassifier(_Scored, ClassifierUpdates, ClassifierCalibrationMixin, C
     The other parameters and attributes are those of ``KernelRegressor``.
 
     Args:
-        class_weight: weights of rows by class, which are multiplied by their sample weights: a dict from label to
-            weight, where absent labels have weight 1; or ``"balanced"``, which gives all classes the same sum of
-            weights. Probabilities still describe the unweighted rows. None: 1 for all. For multilabel targets:
-            ``"balanced"``, or a list with one dict for each label, of the weights of its values 0 and 1; a row's weight
+        class_weight: a factor for each class, which multiplies the sample weights of its rows: a dict from label to
+            factor, where absent labels have 1; or ``"balanced"``, which gives all classes the same sum of weights.
+            Probabilities still describe the unweighted rows. None: 1 for all. For multilabel targets:
+            ``"balanced"``, or a list with one dict for each label, such as ``[{1: 20}, {0: 1, 1: 5}]``; a row's factor
             is the product over its labels.
         threshold: the metric that the threshold between two classes maximises: ``"balanced_accuracy"``, ``"f1"``,
             ``"accuracy"`` or ``"matthews_corrcoef"``. It is chosen on the rows that probabilities are fitted to; with

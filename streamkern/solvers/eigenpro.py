@@ -78,7 +78,7 @@ class EigenPro(Solver):
             floats of memory. ``packed`` keeps that factor in 16 bits, and only as many of its columns as fit.
             ``inexact`` uses only the top eigenpairs of K(Z, Z). ``delayed`` keeps the rows of the steps as temporary
             centers, and projects when there are about p of them. ``auto``: exact if it fits in memory; else packed if a
-            quarter of the columns fit; else delayed with two products, or inexact if a momentum is given.
+            quarter of the columns fit; else delayed with ``projection_products=2``, or inexact if a momentum is given.
         s: centers whose kernel matrix gives the eigenpairs of the preconditioner; min(p, 2000) by default.
         q: eigenpairs of the preconditioner; s/4 by default, at most 500, or at most 250 if there are more than s
             centers.
@@ -149,7 +149,7 @@ class EigenPro(Solver):
         yield Candidate("inexact" if self.momentum else "delayed")
 
     def chosen_momentum(self, size: StepSize, batch: int, p: int) -> float:
-        """Return γ for a batch of m rows: its noise is then that of (1 − γ) m rows, which is 8 critical batches.
+        """Return the γ with which batches of m rows are as noisy as (1 − γ) m rows without it, 8 critical batches.
 
         With p functions the smallest eigenvalue is at most β/p, and the condition number at least p λ/β = p/m*: few
         centers need no momentum, and would oscillate with it.
