@@ -149,7 +149,7 @@ class EigenPro(Solver):
         yield Candidate("inexact" if self.momentum else "delayed")
 
     def chosen_momentum(self, size: StepSize, batch: int, p: int) -> float:
-        """Return the γ with which batches of m rows are as noisy as (1 − γ) m rows without it, 8 critical batches.
+        """Return the γ with which batches of m rows are as noisy as batches of 8 m* = (1 − γ) m rows without it.
 
         With p functions the smallest eigenvalue is at most β/p, and the condition number at least p λ/β = p/m*: few
         centers need no momentum, and would oscillate with it.
