@@ -74,8 +74,8 @@ class Pipeline(Recipe):
             ``"accuracy"`` or ``"matthews_corrcoef"``. It is chosen on rows that the model is not fitted to; with
             several labels a row, there is a threshold for each label. None: no threshold.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, as the last step, so
-            that noise is in units of standard deviations. ``"auto"``: as ``preprocess`` determines. None: rows of plain
-            numbers keep their units.
+            that the noise of an augmentation is in units of standard deviations. ``"auto"``: as ``preprocess``
+            determines. None: rows of plain numbers keep their units.
         seed: seed of the centers, the held-out rows and the order of rows, an integer >= 0.
         lanes: number of blocks that the rows of a step are divided into. It fixes the order of sums, so results with
             another number differ by rounding.

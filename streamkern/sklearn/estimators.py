@@ -403,8 +403,8 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             the n rows, drawn uniformly; fewer if memory is small or rows are wide.
         solver: the solver. ``"auto"``: ``Direct``, one pass of normal equations, if that is less work and fits in
             memory; else ``Falkon``, if a search finds a ridge and its matrices fit; else ``EigenPro``. ``EigenPro``
-            makes enough passes to see 500,000 rows, from 1 to 20. If these are fewer than 8, it makes more, up to 8, as
-            far as about two minutes allow.
+            makes enough passes to see 500,000 rows, from 1 to 20. If that is fewer than 8 passes, it makes more, up to
+            8 in all, as long as they fit in about two minutes.
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; half of the machine's by default.
         metric: a metric to learn for the distances of the kernel, such as ``AGOP()``. None: no metric, unless the
             search of ``kernel=None`` chooses one. ``feature_importances_`` has the result.
