@@ -70,8 +70,8 @@ class Partition:
         overlap: share of the rows at a cut that both sides are trained on, in [0, 0.5]; predictions blend there.
             ``"auto"``: the largest share up to 0.5 with which no leaf has more than ``rows`` rows and all leaves
             together take no more work than one model of 10,000 rows, but at least 0.05. If leaves have more than 16,000
-            rows and more than four cuts lead to each, the share at each cut is smaller, but those of the
-            cuts that lead to a leaf still add up to at least four times ``overlap``.
+            rows and more than four cuts lead to each, the share at each cut is smaller; the sum of the shares
+            at the cuts that lead to a leaf is still at least four times ``overlap``.
         by: name of a column: rows are first divided by its values, one part for each value. Values with few rows share
             a part, which also predicts values that training did not see.
         cuts: ``"gradient"`` cuts as described above; ``"kmeans"`` separates two clusters of nearby rows, found by

@@ -87,8 +87,8 @@ class EigenPro(Solver):
         step: step size η of the mean gradient; by default the one that the measured spectrum allows.
         average: whether the weights are the average of the iterates rather than the last one.
         momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018), which with a preconditioner is AxlePro. By default
-            1 − 8 m*/min(m, p), where m* is the critical batch, or 0 if that is negative: in batches below 8 m*,
-            momentum only adds noise. Not available with delayed projection.
+            max(0, 1 − 8 m*/min(m, p)), where m* is the critical batch: in batches below 8 m*, momentum only adds
+            noise. Not available with delayed projection.
         patience: with validation rows, stop after this many passes in which their error fell by less than 0.01%;
             None runs all passes.
         projection_products: number of products with K(Z, Z) in one inexact or delayed projection; each computes p²
