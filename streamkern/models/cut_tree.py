@@ -61,8 +61,8 @@ class Partition:
     row costs the same for any number of leaves (ParK, Carratino et al. 2021; xRFM, Beaglehole et al. 2025).
 
     Args:
-        leaves: number of leaves. ``"auto"``: rows are cut until no leaf has more than ``rows`` rows; a table that has
-            no more rows is one model.
+        leaves: number of leaves. ``"auto"``: rows are cut until no leaf has more than ``rows`` rows; a table of at
+            most ``rows`` rows is one model.
         rows: largest number of rows of a leaf, if ``leaves`` is ``"auto"``. If you give centers, the default is four
             rows for each center, at least 8,000 and at most 50,000. Otherwise every row of a leaf is a center, and the
             default is 10,000, or less for larger tables, down to 2,000. If cuts are chosen on a sample of the rows, a
@@ -73,7 +73,7 @@ class Partition:
             rows and more than four cuts lead to each, the share at each cut is smaller; the sum of the shares
             at the cuts that lead to a leaf is still at least four times ``overlap``.
         by: name of a column: rows are first divided by its values, one part for each value. Values with few rows share
-            a part, which also predicts values that training did not see.
+            a part, which also predicts rows whose value training did not see.
         cuts: ``"gradient"`` cuts as described above; ``"kmeans"`` separates two clusters of nearby rows, found by
             k-means with two means, in units of the features' standard deviations. Then outputs do not matter.
 

@@ -410,8 +410,8 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             search of ``kernel=None`` chooses one. ``feature_importances_`` has the result.
         partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: tables of more than
             10,000 rows are divided into leaves in which every row is a center, unless you give a kernel, metric,
-            centers or solver, or the fit runs on ``device="cuda"``. Validation rows, if any, determine how widely
-            leaves blend. None: one model.
+            centers or solver, or the fit runs on ``device="cuda"``. Validation rows, if any, determine how wide the
+            zone is in which the predictions of two leaves blend. None: one model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, as the last step; the
             bandwidth and centers that you give are in the scaled units. ``"auto"``: as ``preprocess`` determines. None:
             rows of plain numbers keep their units.

@@ -56,7 +56,7 @@ def update_model(
     threads: int | None = None,
     resources: Resources | None = None,
 ) -> KernelMachine:
-    """Return the model with rows added, or with the effect of rows on its weights removed.
+    """Return the model with rows added, or with rows forgotten: their effect on its weights is removed.
 
     It reads only these rows, and solves once. Up to rounding, the weights equal those of a fit to the rows that the
     model then has, with its preprocessing, kernel, centers and ridge; the bits do not depend on threads or workers.
