@@ -148,7 +148,7 @@ LATE = {
     "scipy.spatial.distance": "a tenth of a second that only the median bandwidth needs",
     **{
         f"streamkern.formats.{name}": "zarr and Arrow, a quarter of a second that a pipeline on arrays does without"
-        for name in ("arrow_tables", "open_tables", "training_zarr")
+        for name in ("arrow_tables", "open_tables")
     },
     "streamkern.formats.dask_source": "dask's arrays, a quarter of a second, only for who has one",
     "streamkern.formats.polars_lazy_frame": "Arrow, only for who has a LazyFrame",

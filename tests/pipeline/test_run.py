@@ -246,9 +246,9 @@ def test_what_a_killed_run_left_half_done_is_put_right(done: Done):
     """Killed while it replaced an artifact: staged bytes, or the old artifact under a name of its own."""
     make, folder, first = done
     (kept,) = (folder / "stages").glob("train-*")
-    os.rename(folder / "model.zarr", folder / ".model.zarr.123.old")
-    os.rename(kept, folder / "stages" / f".{kept.name}.123.tmp")
-    (folder / ".model.zarr.123.tmp").mkdir()
+    os.rename(folder / "model.zarr", folder / ".model.zarr.0123abcd.old")
+    os.rename(kept, folder / "stages" / f".{kept.name}.0123abcd.tmp")
+    (folder / ".model.zarr.0123abcd.tmp").mkdir()
     with pytest.raises(sk.errors.PlanRefusedError):
         run(make(), folder, memory="10MB")
     assert sk.load_model(folder / "model.zarr").weights_sha256 == first["weights_sha256"]

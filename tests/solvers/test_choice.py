@@ -101,7 +101,7 @@ def test_nothing_is_chosen_that_is_no_better():
     y = rng.normal(size=N)
     model = fitted(X, y)
     assert model.result_.report["kernel"]["metric"] == "none"
-    assert "nothing of" in model.result_.report["kernel"]["reason"]
+    assert "none of" in model.result_.report["kernel"]["reason"]
     spread = float(np.sqrt(2 * np.var(X, axis=0).sum()))
     assert model.model_.kernel.bandwidth == pytest.approx(spread, rel=1e-6)
 
