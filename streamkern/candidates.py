@@ -39,7 +39,7 @@ class Candidate(Generic[T]):
 
 
 def first_affordable(candidates: Iterable[Candidate[T]]) -> T:
-    """Return the first candidate within its limits, or the last if there is none; they are sorted, the best first."""
+    """Return the first candidate that keeps within its limits; if no candidate does, the last."""
     each = None
     for each in candidates:
         if each.affordable:

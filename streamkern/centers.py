@@ -7,6 +7,7 @@ of matrix products (Epperly, Tropp, Webber 2024, "Embrace rejection", section 2)
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -50,7 +51,7 @@ class CenterSet(NamedTuple):
     ids: IntArray | None
 
 
-class Centers(Parameters):
+class Centers(Parameters, ABC):
     """A way to choose centers; by default p of them, drawn into memory.
 
     Attributes:
@@ -65,9 +66,9 @@ class Centers(Parameters):
         """Return the number p of centers for this dataset."""
         return self.p
 
+    @abstractmethod
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
         """Return the centers: a function of the dataset's rows, never of the executor; of chunks only by rounding."""
-        raise NotImplementedError
 
     def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
         """Return the bytes of choosing at its peak, beyond reading the rows and the centers themselves."""

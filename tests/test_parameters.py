@@ -14,6 +14,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.errors import UsageError
+from streamkern.solvers.base import Iteration, Solver
 
 # What the library makes and users read; their constructors are not called by users.
 MADE = {"KernelMachine", "PartitionedMachine", "Dataset"}
@@ -184,3 +185,22 @@ def test_a_long_value_is_quoted_by_its_first_elements_and_a_text_whole():
     assert len(str(caught.value)) < 400
     with pytest.raises(UsageError, match="x" * 300):
         sk.Laplace("x" * 300)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("base", "missing"),
+    [
+        (Solver, {"prepare", "setup"}),
+        (Iteration, {"init", "weights"}),
+        (sk.Centers, {"choose"}),
+        (sk.FeatureMap, {"width", "resident_bytes", "basis"}),
+    ],
+    ids=["Solver", "Iteration", "Centers", "FeatureMap"],
+)
+def test_a_class_of_the_user_s_own_that_lacks_a_method_is_an_error_that_names_it_before_any_row_is_read(base, missing):
+    own = type("Own", (base,), {})
+    with pytest.raises(TypeError, match="Own") as caught:
+        own()
+    assert all(name in str(caught.value) for name in missing)
+    whole = type("Whole", (base,), {name: lambda self, *args: None for name in missing})
+    assert isinstance(whole(), base)

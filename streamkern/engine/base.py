@@ -128,13 +128,13 @@ class Centered(Basis):
         """Number of centers."""
         return int(self.Z.shape[0])
 
+    @abstractmethod
     def at(self, Z: Array, engine: Any = None) -> Centered:
         """Return the same kernel with other centers, on the same engine or another."""
-        raise NotImplementedError
 
+    @abstractmethod
     def head(self, n: int) -> Centered:
         """Return the expansion of the first n centers, which share their memory."""
-        raise NotImplementedError
 
 
 class TaskRunner(Protocol):

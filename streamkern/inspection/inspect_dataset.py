@@ -123,7 +123,7 @@ class Inspection:
                 f"  order     labels of {REFERENCE_BATCH} rows of a chunk vary {order['ratio']:.2f} times as at random"
             )
         elif facts["target"] is not None and self.names:
-            lines.append("  order     not measured: training mixes the rows of a chunk, and there is one chunk")
+            lines.append("  order     not measured: labels are in one chunk alone, whose rows training mixes")
         elif facts["target"] is None and self.names:
             lines.append("  order     not known without the labels: --target NAME, target=NAME")
         if order["recorded"] is not None:

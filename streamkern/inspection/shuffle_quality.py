@@ -28,7 +28,7 @@ class LabelCounts:
 
     @classmethod
     def of(cls, y: Array) -> LabelCounts:
-        """Return the counts of labels (n,); of several targets a row, (n, c), there are none."""
+        """Return the counts of labels, shape (n,); no counts if rows have several targets, shape (n, c)."""
         if y.ndim > 1:
             return cls(Counter())
         values, codes = distinct_labels(y)

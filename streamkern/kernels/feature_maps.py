@@ -6,7 +6,7 @@ panels, like kernel values at centers. Random weights are a function of (seed, f
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -29,7 +29,7 @@ from streamkern.types import Array, Parameters
 _SUBSTITUTED_COLUMNS = 512  # columns of a triangular product at a time
 
 
-class FeatureMap(Parameters):
+class FeatureMap(Parameters, ABC):
     """A function φ from rows to M numbers. Subclasses are frozen dataclasses.
 
     Attributes:
@@ -43,14 +43,15 @@ class FeatureMap(Parameters):
         """True if ⟨φ(x + a), φ(z + a)⟩ depends on a at most through the draw of φ, so that rows may be centred."""
         return False
 
+    @abstractmethod
     def width(self, d: int, p: int = 0) -> int:
         """Return the number M of features for rows of width d and p centers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
         """Return bytes of the basis during its lifetime."""
-        raise NotImplementedError
 
+    @abstractmethod
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
         """Return the functions φ_1 .. φ_M of a row x of width d.
 
@@ -65,7 +66,6 @@ class FeatureMap(Parameters):
             UsageError: centers are missing or of another width, or rows may not be centred.
             NumericalError: the kernel matrix of the centers is not positive definite.
         """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -303,7 +304,7 @@ Sweep = Callable[[Contribute, Any], Parts]
 """Sums a contribution over all training rows of a pass, under a state. Checkpoints hold the sums: change none."""
 
 
-class Iteration:
+class Iteration(ABC):
     """A solver set up for a problem. States are frozen and serializable: a step makes a new state, of new arrays.
 
     A pass is one call of ``begin``, which may sweep over all rows, and then the steps of the stream. A method of full
@@ -331,9 +332,9 @@ class Iteration:
     cycle: int = 1
     extra_blocks: ExtraBlocks | None = None
 
+    @abstractmethod
     def init(self) -> Any:
         """Return the state before the first step."""
-        raise NotImplementedError
 
     def begin(self, state: Any, pass_: int, sweep: Sweep) -> Any:
         """Return the state before the steps of a pass. The parts of its sweeps end with (Σ loss, rows)."""
@@ -359,12 +360,13 @@ class Iteration:
         """Return the state that checkpoints save: all arrays are in the memory of the process."""
         return state
 
+    @abstractmethod
     def weights(self, state: Any) -> Array:
         """Return the weights of a state, shape (p, c)."""
-        raise NotImplementedError
 
     def with_halved_step(self) -> Any:
         """Return ``prepared`` with half the step, to restart after training diverged; None to give up."""
+        return None
 
     def out_of_sample(self, state: Any) -> OutOfSample | None:
         """Return outputs on training rows, each as if it had been left out; None if the method has no closed form."""
@@ -372,6 +374,7 @@ class Iteration:
 
     def sums(self, state: Any) -> Any:
         """Return the sums over all rows that rows can be added to and subtracted from (``direct.Sums``), or None."""
+        return None
 
 
 class FullPassIteration(Iteration):
@@ -405,7 +408,7 @@ def traits_of(solver: Any) -> Traits:
     return found
 
 
-class Solver(Parameters):
+class Solver(Parameters, ABC):
     """Hyperparameters of a method, a frozen dataclass; ``prepare`` does the work before the first step.
 
     Attributes:
@@ -430,6 +433,7 @@ class Solver(Parameters):
         """Return the same method with choices that need less memory, and for each the text to type."""
         return []
 
+    @abstractmethod
     def prepare(self, problem: Problem) -> Any:
         """Prepare the first step; return a serializable value, a function of the problem alone.
 
@@ -437,10 +441,10 @@ class Solver(Parameters):
             NumericalError: it is impossible for this kernel and data.
         """
 
+    @abstractmethod
     def setup(self, problem: Problem, prepared: Any = None) -> Iteration:
         """Return the iteration on a prepared value; prepare it first if it is None.
 
         Raises:
             NumericalError: see ``prepare``.
         """
-        raise NotImplementedError

@@ -232,6 +232,19 @@ def test_an_order_needs_labels_and_chunks(monkeypatch):
     assert "order     labels of 256 rows of a chunk vary" in inspect((X, np.arange(len(X)) % 2)).text()
 
 
+def test_an_order_that_was_not_measured_gives_the_reason(monkeypatch, tmp_path):
+    """Two chunks, of which one has labels."""
+    monkeypatch.setattr(format_rules, "CHUNK_BYTES", 800)
+    y = np.where(np.arange(200) < 100, np.arange(200) % 2, np.nan)
+    pq.write_table(
+        pa.table({"a": np.arange(200.0), "y": pa.array(y, from_pandas=True)}), tmp_path / "half.parquet", 100
+    )
+    found = inspect(tmp_path / "half.parquet", "y")
+    assert found.facts["chunks"]["count"] == 2
+    assert found.facts["order"]["ratio"] is None
+    assert "not measured: labels are in one chunk alone" in found.text()
+
+
 @pytest.mark.parametrize("form", ["rows.parquet", "rows.feather", "memory"])
 def test_missing_whole_numbers_are_counted(tmp_path, form):
     whole = pa.array([None if i % 50 == 0 else i % 7 for i in range(200)], pa.int64())
