@@ -34,19 +34,18 @@ _NUMBERS = (int, float, np.bool_, np.number, np.ndarray)
 
 
 class Predictor:
-    """Predict rows in memory as ``KernelMachine.predict`` does, without its setup in every call.
+    """Predict rows in memory as ``KernelMachine.predict`` does, but prepare the model only once.
 
     It is thread-safe; each thread has its own buffer. The model does not change after loading. BLAS may use several
-    threads for one call: for many parallel calls, start with OMP_NUM_THREADS=1.
+    threads for one call. For many calls at the same time, set OMP_NUM_THREADS=1 at the start.
 
     Args:
-        model: a saved model, a model in memory, a fitted estimator, or a registry (a directory, a URL or ``Registry``),
-            for its champion.
-        max_rows: most rows of one call.
+        model: as in ``predict``.
+        max_rows: largest number of rows of one call.
 
     Attributes:
         model: the model.
-        max_rows: most rows of one call.
+        max_rows: largest number of rows of one call.
 
     Raises:
         StorageError: there is no model at this path.
@@ -73,7 +72,7 @@ class Predictor:
 
     @property
     def labels(self) -> list[Any] | None:
-        """The classes, or labels, in the order of their scores; None for values."""
+        """The classes, or labels, in the order of their scores; None if the model predicts values."""
         encoding = self.model.encoding
         if isinstance(encoding, Indicators):
             return list(encoding.names)
@@ -94,11 +93,11 @@ class Predictor:
         return RowPredictions(self.model.decide(outputs), outputs)
 
     def predict_proba(self, X: Any, columns: Sequence[str] | None = None) -> Array:
-        """Return probabilities of the classes, in the order of ``labels``, shape (n, K), float64.
+        """Return probabilities of the classes, in the order of ``labels``: shape (n, K), float64.
 
         Args:
-            X: rows as in a call.
-            columns: as in a call.
+            X: rows, as for a call of the predictor.
+            columns: names of the columns, as for a call.
 
         Raises:
             UsageError: the model has no probabilities, see ``KernelMachine.predict_proba``.
@@ -107,12 +106,12 @@ class Predictor:
         return self.model.probabilities(self._outputs(self._checked(X, columns)))
 
     def predict_interval(self, X: Any, coverage: float = 0.9, columns: Sequence[str] | None = None) -> Array:
-        """Return interval ends that contain the target with this probability: shape (n, 2), or (n, c, 2), float64.
+        """Return ends of intervals that contain the target with this probability: (n, 2) or (n, c, 2), float64.
 
         Args:
-            X: rows as in a call.
+            X: rows, as for a call of the predictor.
             coverage: the probability, between 0 and 1.
-            columns: as in a call.
+            columns: names of the columns, as for a call.
 
         Raises:
             UsageError: the model has no intervals, see ``KernelMachine.predict_interval``.
@@ -121,10 +120,10 @@ class Predictor:
         return self.model.intervals(self._with_scales(self._checked(X, columns)), coverage)
 
     def unseen_categories(self, X: Any) -> dict[str, int]:
-        """Return the number of rows with a category that training did not see, by column; they count as missing.
+        """Return the number of rows, by column, with a category that training did not see; it counts as missing.
 
         Args:
-            X: rows as in a call.
+            X: rows, as for a call of the predictor.
 
         Raises:
             DataError: as a call.
