@@ -68,7 +68,7 @@ class Centers(Parameters, ABC):
 
     @abstractmethod
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
-        """Return the centers. They do not depend on the executor, and on the size of chunks only by rounding."""
+        """Return the centers, the same for any executor. The size of chunks changes them only by rounding."""
 
     def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
         """Return the bytes of choosing at its peak, beyond reading the rows and the centers themselves."""
@@ -213,14 +213,14 @@ class KMeans(Centers):
     The bits do not depend on the executor. Chunks of another size change the order of sums, and so the means by
     rounding. A row midway between two centers may then move to the other center.
 
-    Memory in bytes: the sample of max(10 p, 10,000) rows of d numbers, three times while it is read. Then, in a sweep
-    on s threads or workers: 8 p (d + 1) for the sums of each running task and for 2 s + 7 waiting sums, and 16 MB of
-    distances for each of the s.
+    While the sample of max(10 p, 10,000) rows is read, three copies of it are in memory. Then, in a sweep on s threads
+    or workers, sums take 8 p (d + 1) bytes for each running task and for 2 s + 7 waiting sums. Distances take 16 MB for
+    each thread or worker.
 
     Args:
         p: number of centers.
-        iterations: largest number of sweeps. They stop when all rows were read and the sum of squared distances falls
-            by less than the share 5e-3.
+        iterations: largest number of sweeps. They stop earlier if all rows were read and the sum of squared distances
+            falls by less than 0.5%.
         batch: rows of an iteration. None for max(256 p, 65,536), or all rows if there are fewer.
         seed: seed of the draws and of the order of the centers.
 
@@ -338,7 +338,7 @@ class RPCholesky(Centers):
         return CenterSet(X[pivots], ids[pivots])
 
     def operations(self, dataset: Dataset) -> Operations:
-        """Return the operations: kernel values of rows of the subsample and centers, and products with the factor."""
+        """Return the operations: kernel values of all pairs of subsample and centers, and products with the factor."""
         rows = float(min(dataset.base_rows, self.subsample or _candidate_rows(self.p)))
         return Operations(values=rows * self.p, gemm=rows * self.p**2)
 

@@ -30,11 +30,11 @@ class Resources:
     Args:
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``. None: half of the machine's memory.
         threads: threads of this process. None: its number of cores.
-        scheduler: where blocks of rows are computed. ``"threads"``: here. ``"processes"`` or ``"processes:N"``: worker
-            processes on this machine, with one thread each. The address of a Dask scheduler. Or a
-            ``distributed.Client``, which stays open; a pickle has its address.
-        device: where training computes blocks: ``"cpu"``, ``"cuda"`` or ``"auto"``. ``"auto"`` uses a GPU if this
-            library was measured on its kind, and if the work is worth opening it. Otherwise it uses the CPU.
+        scheduler: where blocks of rows are computed. ``"threads"``: threads of this process. ``"processes"`` or
+            ``"processes:N"``: worker processes on this machine, with one thread each. You can also give the address of
+            a Dask scheduler, or a ``distributed.Client``, which stays open. When pickled, a client becomes its address.
+        device: where training computes blocks: ``"cpu"``, ``"cuda"`` or ``"auto"``. ``"auto"`` uses a GPU of a kind
+            that this library was measured on, if there is enough work. Otherwise it uses the CPU.
         worker_memory: memory limit of each worker in bytes, or a size. None: ``plan`` does not check it.
         worker_threads: threads of a worker.
 

@@ -44,21 +44,21 @@ def open_dataset(
     over the rows: ``ingest`` it first. Only ``ingest`` reads HDF5 files and npz archives.
 
     Args:
-        path: path, glob or URL of the data. Or a list of paths or tables, whose rows are concatenated.
-        target: name of the target column. Several names for several outputs (parquet).
+        path: path, glob or URL of the data; or a list of paths or tables, to concatenate their rows.
+        target: name of the target column; for several outputs (parquet), several names.
         columns: features to use, in this order; all columns but the target by default.
         exclude: columns to leave out, such as an id.
         schema: kinds of columns by name, in place of the detected kinds, such as ``{"zip": "category"}``. A kind is
             ``number``, ``category``, ``boolean`` or ``datetime``.
-        weight: name of the column of sample weights >= 0. Data that ``ingest`` wrote know this name. Rows of weight 0
+        weight: name of the column of sample weights >= 0. ``ingest`` stores this name with the data. Rows of weight 0
             are left out.
-        time: name of the column with the time of each row: dates or numbers. Every split, yours or that of a fit,
-            predicts later rows from earlier rows. The column is a feature only if ``columns`` names it. Data that
-            ``ingest`` wrote know this name.
-        group: name of a column; rows with equal values belong together, such as those of a patient or a shop. No split
-            separates them. Like ``time``, it is not a feature.
+        time: name of the column with the time of each row: dates or numbers. Every split, by you or in a fit, puts the
+            later rows into the test part. The column is a feature only if ``columns`` names it. ``ingest`` stores this
+            name with the data.
+        group: name of a column. Rows with equal values, such as the rows of a patient or a shop, belong together, and
+            no split separates them. Like ``time``, it is not a feature.
         format: ``zarr`` or ``parquet`` if the path does not show it.
-        storage_options: options for fsspec URLs. Set secrets in environment variables instead.
+        storage_options: options for fsspec URLs, without secrets; put secrets into environment variables.
         retry: timeouts and repetitions of requests to a remote store.
         on_corrupt: with ``error``, reading a corrupt chunk (a stored block of rows) raises an error. With
             ``quarantine``, the call reads every chunk once, and excludes the rows of corrupt chunks with a warning. The

@@ -19,8 +19,8 @@ from streamkern.user_code_digest import code_identity, exception_text, user_code
 class Augmentation(Protocol):
     """A small frozen object that changes scaled rows in place.
 
-    Its effect on a row depends only on the row, its id, its copy number and the seed. Rows may therefore be read again,
-    or in other blocks, with the same values.
+    Its effect on a row depends only on the row, its id, the number of its copy in the pass, and the seed. The row has
+    the same values when it is read again, or in another block of rows.
     """
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, loops: Loops) -> None:
@@ -68,8 +68,7 @@ class GaussianNoise(Parameters):
 class FeatureDropout(Parameters):
     """Replace each feature of a row by a value, independently, with a given probability.
 
-    Feature j of a row is dropped if the row's standard normal j of ``rng.normal_rows`` is below Φ⁻¹(probability). The
-    other features are not scaled up, because prediction sees rows without dropout.
+    The other features are not scaled up, because prediction sees rows without dropout.
 
     Args:
         probability: probability that a feature is dropped, in [0, 1].
@@ -104,7 +103,7 @@ class MixUp(Parameters):
     Zhang, Cissé, Dauphin, Lopez-Paz (2018), "mixup: beyond empirical risk minimization". Class labels are mixed as
     indicators.
 
-    The partner x₂ is a scaled, not augmented row from a bank. The bank is a sample of the selected rows, drawn once,
+    The partner x₂ is a row of a bank, scaled but not augmented. The bank is a sample of the selected rows, drawn once,
     that each process keeps in memory. The partner and λ are functions of seed, copy and row id, so they do not depend
     on the size of blocks.
 

@@ -51,8 +51,8 @@ from streamkern.user_code_digest import user_code_identities
 class Dataset:
     """Describe rows to be streamed: a source, a selection of its rows, their scaling, and their augmentations.
 
-    Every method returns a new dataset. A pass streams all rows once. In an augmented dataset with C copies, a pass goes
-    over the selected rows C times, and changes each row at random each time.
+    Every method returns a new dataset. A pass is one reading of the dataset, as in training. If the dataset is
+    augmented with C copies, a pass reads the selected rows C times, and changes them at random each time.
 
     Args:
         source: the stored rows.
@@ -61,8 +61,8 @@ class Dataset:
         factor: multiplies each feature after the transforms: a number or shape (d,).
         shift: added after the factor: a number or shape (d,).
         augmentations: applied in order to scaled rows.
-        virtual_rows: rows of a pass. If it is not a multiple of the selected rows, the remainder is a fixed sample of
-            them. None for each selected row once.
+        virtual_rows: rows of a pass. If it is not a multiple of the number of selected rows, the remainder is a fixed
+            sample of them. None for each selected row once.
         seed: seed of the augmentations and of the sample.
         quarantine: ranges of rows that are excluded because their chunks are corrupt; see ``without``.
         origin: subtracted from scaled and augmented rows before they are rounded to the dtype of the arithmetic: a
@@ -259,8 +259,8 @@ class Dataset:
         Args:
             augmentations: applied in order, after any that the dataset has.
             copies: number of times that a pass goes over the rows; 1 by default.
-            rows: rows in a pass, instead of ``copies``. If it is not a multiple of the rows, the remainder is a fixed
-                sample.
+            rows: rows in a pass, instead of ``copies``. If it is not a multiple of the number of rows, the remainder is
+                a fixed sample of them.
             seed: seed of the random numbers; the dataset's own by default.
 
         Raises:
@@ -305,24 +305,24 @@ class Dataset:
         self, test: float = 0.2, seed: int = 0, *, stratify: bool = False, by: str | None = None, after: Any = None,
         gap: Any = 0,
     ) -> tuple[Dataset, Dataset]:  # fmt: skip
-        """Return two disjoint parts. The size of stored chunks does not change them.
+        """Return two disjoint parts, which do not depend on the size of stored chunks.
 
         Rows with a time or a group (``open_dataset(time=..., group=...)``) are split by it. With a time, the second
-        part has the latest rows; with a group, all rows of some groups. With both, it has the latest rows of some
-        groups, and the first part the earlier rows of the other groups. The call reads these columns, and keeps one bit
-        for each row. Other rows are split by a hash of their ids, without reading them.
+        part has the latest rows; with a group, all rows of some groups. With both, the second part has the latest rows
+        of some groups, and the first part has the earlier rows of the other groups. The call reads these columns, and
+        keeps one bit for each row. Other rows are split by a hash of their ids, without reading them.
 
         Args:
-            test: share of the rows in the second part, in (0, 1). With a group, share of the groups; with both, of the
-                rows and of the groups.
+            test: share of the rows in the second part, in (0, 1). With a group, it is a share of the groups; with both,
+                the share of late rows and the share of groups.
             seed: seed of the split, without effect on a split by time.
             stratify: keep every class's share of the rows in both parts, to within one row. The call reads the labels
                 twice, and keeps the ids of the second part, 8 bytes each.
             by: a column to split by, instead of time and group. The split is by time if the column is the time or has
                 dates. Otherwise, all rows of a value are in one part.
             after: the second part begins at this time, a date such as ``"2012-06-01"`` or a number. Groups are ignored.
-            gap: leave out rows with a time less than this before the second part: a timedelta, or a number in the unit
-                of the time.
+            gap: least time between the parts: a timedelta, or a number in the unit of the time. Rows in the gap are
+                left out.
 
         Returns:
             (rest, test). They are augmented if this dataset is.
@@ -446,10 +446,10 @@ class Dataset:
     def sample(
         self, rows: int, seed: int = 0, *, stratify: bool = False, weights: str | int | Array | None = None
     ) -> Dataset:
-        """Return a fixed sample of ``rows`` stored rows, by default uniform, for chunks of any size.
+        """Return a fixed sample of ``rows`` stored rows, by default uniform.
 
-        A stratified or weighted sample depends on the values of rows: the call reads all rows, chunk by chunk, and
-        keeps the ids of the sample, 8 bytes each.
+        The sample does not depend on the size of stored chunks. For a stratified or weighted sample, the call reads all
+        rows, chunk by chunk, and keeps the ids of the sample, 8 bytes each.
 
         Args:
             rows: number of rows.

@@ -89,8 +89,7 @@ class RandomErasing(Parameters):
 
     Zhong, Zheng, Kang, Li, Yang (2020), "Random erasing data augmentation", algorithm 1. The rectangle's share of the
     image and its position are uniform. The logarithm of its aspect ratio is uniform, so tall and wide rectangles are
-    equally likely. A side that is longer than the image is cut, so each row takes five random numbers; the paper draws
-    again instead.
+    equally likely. A side that is longer than the image is cut; the paper draws again instead.
 
     Args:
         shape: height and width of the stored images, or height, width and channels.

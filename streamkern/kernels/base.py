@@ -30,7 +30,7 @@ STRIP_ROWS = 32
 
 
 class Kernel(Parameters, ABC):
-    """A positive-definite function k(x, z). Subclasses are frozen dataclasses; + and * combine kernels."""
+    """A positive-definite function k(x, z). ``kernel(X, Z)`` is the matrix k(X, Z); + and * combine kernels."""
 
     __array_ufunc__: ClassVar[None] = None  # so that ``np.float64(2) * kernel`` calls ``Kernel.__rmul__``
 
@@ -56,7 +56,7 @@ class Kernel(Parameters, ABC):
         """
 
     def slopes(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> Slopes:
-        """Return P and Q of the gradient ∇_x k(x, z) = P z + Q x; if ``norm`` is 1, of P sign(x − z).
+        """Return P and Q of the gradient: ∇_x k(x, z) = P z + Q x, or P sign(x − z) if ``norm`` is 1.
 
         By default, they are finite differences of ``apply`` in float64; see ``kernels.derivatives``.
 
@@ -86,7 +86,7 @@ class Kernel(Parameters, ABC):
         Args:
             X: rows, shape (n, d).
             Z: centers, shape (p, d); None for k(X, X), with an exact diagonal.
-            threads: at most so many, the cores of the process by default; the bits are the same for any number.
+            threads: largest number of threads; by default, the number of cores. The bits do not depend on it.
 
         Raises:
             UsageError: shapes do not fit, or ``threads`` is below 1.

@@ -96,12 +96,12 @@ class _Random(FeatureMap):
 class RandomFourier(_Random):
     """Random Fourier features φ_j(x) = √(2/M) cos(⟨ω_j, x⟩ + b_j), with E ⟨φ(x), φ(z)⟩ = k(x, z) (Rahimi & Recht 2007).
 
-    Example 1 and section 5 of Carratino et al. 2018. The frequencies ω follow the spectral measure of the kernel. It is
-    normal with scale 1/σ for the Gaussian, and multivariate t for Laplace, Matérn 3/2 and Matérn 5/2, with 1, 3 and 5
-    degrees of freedom. The phases b are uniform in [0, 2π]. The error of ⟨φ(x), φ(z)⟩ is about 1/√M.
+    As in Carratino et al. 2018, example 1 and section 5, the frequencies ω follow the spectral measure of the kernel.
+    This measure is normal with scale 1/σ for the Gaussian, and multivariate t for Laplace, Matérn 3/2 and Matérn 5/2,
+    with 1, 3 and 5 degrees of freedom. The phases b are uniform in [0, 2π]. The error of ⟨φ(x), φ(z)⟩ is about 1/√M.
 
-    The map keeps the M × d numbers ω in memory. Feature j does not depend on M, up to the factor, so a smaller map has
-    the first features of a larger map.
+    The map keeps the M × d numbers ω in memory. Up to the factor √(2/M), feature j does not depend on M: a smaller map
+    has the first features of a larger map.
 
     Args:
         kernel: Gaussian, Laplace or Matern.
@@ -241,10 +241,10 @@ class KernelFeatures(_AtCenters):
 
 @dataclass(frozen=True)
 class Nystrom(_AtCenters):
-    """φ(x) = L⁻¹ k_Z(x) with L Lᵀ = K(Z, Z), for centers Z: ⟨φ(x), φ(z)⟩ projects k onto the span of k(·, z_j).
+    """φ(x) = L⁻¹ k_Z(x) with L Lᵀ = K(Z, Z), for centers Z: ⟨φ(x), φ(z)⟩ is k projected on the span of k(·, z_j).
 
-    It equals k(x, z) if x or z is a center (Williams & Seeger 2001). A few units of rounding of tr K(Z, Z), in the
-    dtype of the arithmetic, are added to the diagonal of K(Z, Z).
+    It equals k(x, z) if x or z is a center (Williams & Seeger 2001). A few rounding units of tr K(Z, Z) are added to
+    the diagonal of K(Z, Z).
 
     The map keeps Z and L⁻¹, p × p numbers, in memory. Its construction takes one more matrix of p × p float64.
 

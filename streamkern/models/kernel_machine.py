@@ -199,7 +199,7 @@ class KernelMachine(CalibratedModel):
 
     @property
     def held(self) -> tuple[int, int]:
-        """Bytes of centers (stored, centred and reordered) and random numbers in prediction; and number of weights."""
+        """Bytes of centers and random numbers in prediction, and number of weights of an output."""
         return (3 * self.Z.nbytes if isinstance(self.Z, np.ndarray) else 0) + self._drawn, len(self.weights)
 
     @property
@@ -265,7 +265,7 @@ class KernelMachine(CalibratedModel):
         """Yield predictions block by block, in the order of the stored rows. Values do not depend on ``rows``.
 
         Args:
-            X: as in ``decision_function``; augmentations are ignored.
+            X: as in ``decision_function``; a ``Dataset`` must have every stored row once.
             executor: as in ``decision_function``.
             outputs: whether to return outputs too.
             scales: as in ``decision_function``.
@@ -274,6 +274,7 @@ class KernelMachine(CalibratedModel):
 
         Raises:
             DataError: as in ``decision_function``.
+            UsageError: the ``Dataset`` is a selection of rows, or augmented.
         """
         dataset = self.dataset(X)
         if dataset.rules or dataset.virtual_rows is not None:

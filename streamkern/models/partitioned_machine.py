@@ -247,7 +247,7 @@ class LeafBasis(Basis):
 
 @dataclass(eq=False)
 class PartitionedMachine(KernelMachine):
-    """A model of many leaves: parts of the rows, each with its own model. ``Z`` and ``weights`` are empty.
+    """A model of many leaves, parts of the rows with a model in each. ``Z`` and ``weights`` are empty.
 
     Args:
         tree: finds the leaf that a row belongs to.

@@ -118,14 +118,15 @@ def importance_weights(norms: Array) -> Array:
 class SVRG(Solver):
     """Stochastic variance-reduced gradients, with a preconditioner from block Lanczos or without one.
 
-    The report has ``residual``: ‖P^{−1/2} ∇L‖ at the weights, relative to its value at w = 0. It is computed from the
-    mean of the gradients of the last half of the last pass. If it is too large, the fit warns.
+    The report has ``residual``: ‖P^{−1/2} ∇L‖, relative to its value at w = 0, for the preconditioner P and the loss L.
+    It is computed from the mean of the gradients of the last half of the last pass. If it is too large, the fit warns.
 
     Args:
         epochs: number of outer loops. Each evaluates every row twice: for the full gradient and in a step.
         ridge: λ of the penalty λ/2 ‖w‖².
         k: rank of the preconditioner.
-        batch: number of rows of a step; by default β/λ_1 of the preconditioned rows. Smaller batches gain nothing.
+        batch: number of rows of a step; by default the measured critical batch β/λ_1. Smaller batches gain nothing.
+            Here β is the mean squared norm of the preconditioned rows, and λ_1 their largest eigenvalue.
         step: step size η; by default the largest that the measured eigenvalues allow for the batch.
         preconditioner: ``lanczos`` (eq. 8), or None for plain SVRG.
         sampling: with ``uniform``, a pass goes over every row once. With ``importance``, rows of a batch are drawn with

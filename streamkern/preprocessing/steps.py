@@ -289,7 +289,7 @@ class Impute(Learning):
         return Fill(values, marked)
 
     def width(self, dataset: Dataset) -> int:
-        """Return an upper bound of the number of features: an indicator for each feature."""
+        """Return an upper bound of the number of features, with an indicator for each feature."""
         if not self.indicator:
             return dataset.n_features
         named = dataset.n_features if self.columns is None else len(self.columns)

@@ -108,11 +108,11 @@ def retrain(
     report: Callable[[Path], Path] | None = None,
     verbose: int = 0,
 ) -> RetrainResult:
-    """Train a challenger, a new model, and promote it to champion, the model in use, if it passes the gate.
+    """Train a new model, and promote it to the registry's champion (the model in use) if it passes a gate.
 
-    The gate is a condition on the scores of both models. If data, pipeline and gate have not changed, nothing is
-    trained. If the champion keeps its sums (``solver=Direct(keep_sums=True)``), unchanged rows are not read again. New
-    rows are then added to its sums, with its kernel, centers and preprocessing.
+    The gate is a condition on the scores of the new model, called challenger, and of the champion. If data, pipeline
+    and gate have not changed, nothing is trained. If the champion keeps its sums (``solver=Direct(keep_sums=True)``),
+    unchanged rows are not read again. New rows are then added to its sums, with its kernel, centers and preprocessing.
 
     If the process is killed, the next call resumes: training continues from its checkpoint, and a decided promotion is
     completed. The champion is always the old or the new model.
@@ -135,7 +135,7 @@ def retrain(
         checkpoint_seconds: as for ``run``.
         listeners: as for ``run``.
         report: function that writes the report of a run directory and returns its path, which is stored with the
-            version. Its failure is a warning.
+            version. If it fails, the call warns.
         verbose: as for ``run``.
 
     Returns:

@@ -45,7 +45,7 @@ class Pipeline(Recipe):
         test: rows for the final metrics, or None.
         validation: as in ``KernelRegressor``.
         task: ``classification`` or ``regression``.
-        preprocess: as in ``KernelRegressor``. Steps are also applied to test rows, and before any augmentation.
+        preprocess: as in ``KernelRegressor``. Steps are applied to test rows too, and precede any augmentation.
         metric: as in ``KernelRegressor``.
         partition: as in ``KernelRegressor``. ``"auto"`` means None if you give features or ``diagnose``.
         class_weight: as in ``KernelClassifier``.
@@ -63,7 +63,7 @@ class Pipeline(Recipe):
         settings: settings that the file was loaded with.
 
     Raises:
-        UsageError: an argument has the wrong type, or a value that is not allowed.
+        UsageError: an unknown task or dtype, lanes below 1, an argument of the wrong type, or an old argument name.
     """
 
     name: str = ""

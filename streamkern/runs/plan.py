@@ -163,7 +163,7 @@ def plan(
         prices: seconds of operations. By default they are measured on this machine once, in a few seconds, and kept.
 
     Raises:
-        PlanRefusedError: it would not fit here, or on a worker; the message has a remedy.
+        PlanRefusedError: the run would not fit here, or on a worker; the message has a remedy.
         DataError: the training set is empty, or has fewer rows than centers.
         UsageError: ``memory`` cannot be parsed, or differs from that of ``resources``.
     """

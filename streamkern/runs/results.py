@@ -29,7 +29,7 @@ class RunResult(dict[str, Any]):
 
     @property
     def status(self) -> str:
-        """``done``."""
+        """Status of the run: ``done``."""
         return str(self["status"])
 
     @property

@@ -73,8 +73,8 @@ def run(
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
             memory.
         threads: threads of this process; by default, its number of cores.
-        resources: a ``Resources``, for another scheduler or device. None: threads of this process, and a GPU if this
-            library was measured on its kind (docs/gpu.md).
+        resources: a ``Resources``, for another scheduler or device. None: threads of this process, and a GPU of a kind
+            that this library was measured on (docs/gpu.md).
         checkpoint_seconds: seconds between two checkpoints of the training.
         listeners: functions called with every event.
         verbose: 1 shows the progress on standard error; 0 shows nothing.

@@ -221,9 +221,9 @@ def tune(
     """Choose bandwidth, ridge and number of centers for a data set, by trials on a subsample.
 
     The subsample is read once and cut in two. Models are fitted to the first part, by normal equations, and scored on
-    the second. The bandwidths of a kernel are multiples of the median distance between rows: six at first, then two
-    next to the best. The bandwidth of the pipeline is tried too. The choice has the smallest squared error, with two
-    exceptions. Of the bandwidths within 1% of it, the nearest to the median distance is chosen. Of the numbers of
+    the second. The bandwidths of a kernel are multiples of the median distance between rows: six are tried first, then
+    two next to the best. The bandwidth of the pipeline is tried too. The choice has the smallest squared error, with
+    two exceptions. Of the bandwidths within 1% of it, the nearest to the median distance is chosen. Of the numbers of
     centers, the smallest with at most 1% more error is chosen. Rows are not augmented. Their weights are the class
     weights; sample weights are ignored.
 

@@ -36,8 +36,9 @@ _NUMBERS = (int, float, np.bool_, np.number, np.ndarray)
 class Predictor:
     """Predict rows in memory as ``KernelMachine.predict`` does, but prepare the model only once.
 
-    It is thread-safe; each thread has its own buffer. The model does not change after loading. BLAS may use several
-    threads for one call. For many calls at the same time, set OMP_NUM_THREADS=1 at the start.
+    ``predictor(X)`` returns ``predictions`` and ``outputs`` for rows X. It is thread-safe. The model does not change
+    after loading. BLAS may use several threads for one call; for many parallel calls, set OMP_NUM_THREADS=1 at the
+    start.
 
     Args:
         model: as in ``predict``.
@@ -82,12 +83,11 @@ class Predictor:
         """Return predictions and outputs for rows.
 
         Args:
-            X: rows as they were stored in training, shape (n, d): an array or lists; or a table, whose columns are
-                found by their names: a frame, a list of dicts, one row as a dict, an Arrow table.
-            columns: names of the features, to be checked against the model's.
+            X: as in ``predict_proba``.
+            columns: as in ``predict_proba``.
 
         Raises:
-            DataError: X has values other than numbers, another width, other columns, too many rows, NaN or infinity.
+            DataError: as ``predict_proba``.
         """
         outputs = self._outputs(self._checked(X, columns))
         return RowPredictions(self.model.decide(outputs), outputs)
@@ -96,12 +96,13 @@ class Predictor:
         """Return probabilities of the classes, in the order of ``labels``: shape (n, K), float64.
 
         Args:
-            X: rows, as for a call of the predictor.
-            columns: names of the columns, as for a call.
+            X: rows as in training, shape (n, d): an array or lists. Or a table, in which columns are found by name: a
+                frame, a list of dicts, one row as a dict, or an Arrow table.
+            columns: names of the features, to be checked against the model's.
 
         Raises:
             UsageError: the model has no probabilities, see ``KernelMachine.predict_proba``.
-            DataError: as a call.
+            DataError: X has values other than numbers, another width, other columns, too many rows, NaN or infinity.
         """
         return self.model.probabilities(self._outputs(self._checked(X, columns)))
 
@@ -109,13 +110,13 @@ class Predictor:
         """Return ends of intervals that contain the target with this probability: (n, 2) or (n, c, 2), float64.
 
         Args:
-            X: rows, as for a call of the predictor.
+            X: as in ``predict_proba``.
             coverage: the probability, between 0 and 1.
-            columns: names of the columns, as for a call.
+            columns: as in ``predict_proba``.
 
         Raises:
             UsageError: the model has no intervals, see ``KernelMachine.predict_interval``.
-            DataError: as a call.
+            DataError: as ``predict_proba``.
         """
         return self.model.intervals(self._with_scales(self._checked(X, columns)), coverage)
 
@@ -123,10 +124,10 @@ class Predictor:
         """Return the number of rows, by column, with a category that training did not see; it counts as missing.
 
         Args:
-            X: rows, as for a call of the predictor.
+            X: as in ``predict_proba``.
 
         Raises:
-            DataError: as a call.
+            DataError: as ``predict_proba``.
         """
         _require_rows(X)
         dataset = self.model.dataset(X)

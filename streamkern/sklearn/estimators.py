@@ -168,9 +168,9 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
                 row, zeros and ones, shape (n, L). None with a ``Dataset``.
             sample_weight: weights w >= 0, shape (n,): minimise Σ_i w_i ‖f(x_i) − y_i‖². Rows of weight 0 are left out,
                 and only the ratios of weights matter. None with a ``Dataset``, which has its own.
-            groups: a value for each row, shape (n,). Rows of one value belong together, such as those of a patient; the
-                fit holds out whole groups. After ``set_fit_request(groups=True)``, scikit-learn passes on the groups of
-                a split.
+            groups: a value for each row, shape (n,). Rows with equal values, such as the rows of a patient, belong
+                together, and the fit holds out whole groups. After ``set_fit_request(groups=True)``, scikit-learn
+                passes on the groups of a split.
             times: a date or number for each row, shape (n,). The fit holds out the latest rows.
 
         Raises:
@@ -257,7 +257,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             X: rows as in ``fit``, a ``Dataset``, a path, or a list of paths.
 
         Raises:
-            DataError: a feature is NaN or infinite, or columns differ from those of ``fit``. The message names the row.
+            DataError: a feature is NaN or infinite (the message names the row), or columns differ from those of
+                ``fit``.
         """
         outputs = self._outputs(X)  # first: raises NotFittedError
         return self.model_.decide(outputs)
@@ -393,11 +394,11 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
         kernel: the kernel k, or the name of one, such as ``"laplace"`` or ``"gaussian"``. The bandwidth of a named
             kernel is the median distance between rows. None or ``"auto"``: a search tries Laplace kernels and chooses
             norm, bandwidth, metric and ridge by the error on held-out rows of a subsample. For regression it may add a
-            linear kernel. It takes at most half as long as the fit. In a short fit it may take three seconds, or half a
-            minute on slow cores if every row is a center. With fewer than 400 rows, it compares leave-one-out errors
-            and learns no metric. With fewer than 40 rows there is no search, and the bandwidth is the root mean square
-            distance between two rows. ``result_.report["kernel"]`` has the result. The grid ``{"kernel__bandwidth":
-            [1.0, 2.0, 4.0]}`` searches bandwidths with scikit-learn.
+            linear kernel. The search takes at most half as long as the fit. In a short fit it may take three seconds,
+            or half a minute on slow cores if every row is a center. With fewer than 400 rows, it compares leave-one-out
+            errors and learns no metric. With fewer than 40 rows there is no search, and the bandwidth is the root mean
+            square distance between two rows. ``result_.report["kernel"]`` has the result. For scikit-learn's
+            ``GridSearchCV``, use a grid such as ``{"kernel__bandwidth": [1.0, 2.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
             rows become centers, with a warning. None: every row, if there are at most 10,000 and ``Direct`` can factor
             their kernel matrix, as it can for Laplace kernels. Otherwise, max(2000, min(n/4, 5000), min(n/8, 8000)) of
@@ -405,39 +406,40 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
         solver: the solver. ``"auto"`` chooses by the work and memory that solvers would need. The first choice is
             ``Direct``, which solves the normal equations after one pass over the rows. The second is ``Falkon``, if a
             search finds a ridge. Otherwise the solver is ``EigenPro``, with enough passes to process 500,000 rows, from
-            1 to 20. Fewer than 8 passes become 8, or as many as fit in about two minutes.
+            1 to 20. If these are fewer than 8, it makes 8, or as many as fit in about two minutes.
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
             memory.
         metric: a metric to learn for the distances in the kernel, such as ``AGOP()``. None: no metric, unless the
             search of ``kernel=None`` chooses one. ``feature_importances_`` has the result.
         partition: ``Partition()`` divides the rows into parts, called leaves, and trains a model in each. ``"auto"``
             divides tables of more than 10,000 rows, so that every row of a leaf is a center. It does so only if you
-            give no kernel, metric, centers or solver, and not on ``device="cuda"``. Between two leaves, predictions
-            blend; validation rows, if any, determine the width of this zone. None: one model.
+            give no kernel, metric, centers or solver, and not on ``device="cuda"``. Near the border of two leaves, the
+            prediction is a weighted mean of theirs. Validation rows, if any, determine the width of this zone. None:
+            one model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, as the last step.
             Bandwidths and centers that you give are then in the scaled units. ``"auto"``: ``preprocess`` determines the
             scaling. None: rows with only numbers keep their units.
         preprocess: ``"auto"`` prepares each column of a table by its kind. Missing values are filled and marked,
             categories and dates are encoded, and numbers are standardised. Normal quantiles replace heavy-tailed
-            numbers, or are added as columns. Rows with only numbers are standardised if their units differ. They are
-            not if you give centers or a bandwidth, which are in the units of the rows. A list gives the steps, such as
-            ``Impute("mean")`` or ``OneHot((3,))``. They are fitted to the training rows in this order, before
-            ``scaling``; the model applies them in prediction. None: no steps. ``result_.report["preprocess"]`` has the
-            steps.
-        validation: rows for early stopping: a ``Dataset``, or a share of the rows, which are then not trained on. The
-            model has the weights of the best pass. Training stops after ``patience`` passes without improvement, a
-            parameter of the solver; ``solver="auto"`` sets it to 3. ``Direct`` makes one pass only. None: no validation
-            rows, with one exception. If there are at least 20,000 rows and ``"auto"`` does not choose ``Direct``, one
-            row in twenty (at most about 5,000) is held out for probabilities or intervals.
+            numbers, or are added as columns. Rows with only numbers are standardised if their units differ. They keep
+            their units if you give centers or a bandwidth, because these are in the units of the rows. You can also
+            give a list of steps, such as ``Impute("mean")`` or ``OneHot((3,))``. They are fitted to the training rows
+            in this order, before ``scaling``; the model applies them in prediction. None: no steps.
+            ``result_.report["preprocess"]`` has the steps.
+        validation: rows for early stopping: a ``Dataset``, or a share of the rows, which is held out of training. The
+            model has the weights of the best pass. Training stops after ``patience`` passes without improvement. This
+            is a parameter of the solver; ``solver="auto"`` sets it to 3. ``Direct`` makes one pass only. None: no
+            validation rows, with one exception. If there are at least 20,000 rows and ``"auto"`` does not choose
+            ``Direct``, one row in twenty (at most about 5,000) is held out for probabilities or intervals.
             ``result_.report["held_out"]`` has their number.
         dtype: dtype of the arithmetic. ``"auto"``: float64 for arrays of float64 in memory; otherwise float32. If
-            float32 cannot represent the kernel on these rows, it is float64, and ``result_.report["arithmetic"]`` has
-            the reason.
+            float32 cannot represent the kernel on these rows, the dtype is float64, and
+            ``result_.report["arithmetic"]`` has the reason.
         lanes: number of parts that the rows of a training step are divided into. It fixes the order of sums, so another
             number changes results by rounding.
         threads: threads of this process; by default, its number of cores. The weights do not depend on it.
-        resources: a ``Resources``, for another scheduler or device. None: threads of this process, and a GPU if this
-            library was measured on its kind (docs/gpu.md).
+        resources: a ``Resources``, for another scheduler or device. None: threads of this process, and a GPU of a kind
+            that this library was measured on (docs/gpu.md).
         seed: seed of the centers, the held-out rows and the order of rows, an integer >= 0.
         verbose: 1 shows the progress of ``fit``; 0 shows nothing.
 
@@ -479,11 +481,11 @@ class KernelClassifier(_Scored, ClassifierUpdates, ClassifierCalibrationMixin, C
     The other parameters and attributes are those of ``KernelRegressor``.
 
     Args:
-        class_weight: factors for the classes, which multiply the sample weights of their rows. A dict from label to
-            factor; other labels have the factor 1. ``"balanced"`` gives all classes the same sum of weights. None: no
-            factors. For multilabel targets: ``"balanced"``, or a list with one dict for each label, such as ``[{1: 20},
-            {0: 1, 1: 5}]``. The factor of a row is then the product over its labels. Probabilities still describe the
-            unweighted rows.
+        class_weight: factors for the classes, which multiply the sample weights of their rows. Give a dict from label
+            to factor; other labels have the factor 1. ``"balanced"`` gives all classes the same sum of weights. None:
+            no factors. For multilabel targets: ``"balanced"``, or a list with one dict for each label, such as ``[{1:
+            20}, {0: 1, 1: 5}]``. The factor of a row is then the product over its labels. Probabilities still describe
+            the unweighted rows.
         threshold: the metric that the threshold between two classes maximises: ``"balanced_accuracy"``, ``"f1"``,
             ``"accuracy"`` or ``"matthews_corrcoef"``. The rows that probabilities are fitted to determine the
             threshold. With several labels a row, each label has a threshold. ``result_.report["threshold"]`` has the

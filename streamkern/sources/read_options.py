@@ -59,7 +59,8 @@ def read_options(
         encoding: Python's name of the text encoding. By default UTF-8, or UTF-16 with a byte order mark.
         missing: texts or numbers that mean a missing value, in every column. An empty field is always missing; so are
             NA, NULL, NaN and the like in columns of numbers.
-        skip: lines before the names of the columns. Blank lines and comments (``# ...``) there are skipped in any case.
+        skip: number of lines to skip before the names of the columns. Blank lines and comments (``# ...``) there are
+            skipped in any case.
 
     Raises:
         UsageError: a value has the wrong type, a delimiter or decimal point is not one character, or Python has no such

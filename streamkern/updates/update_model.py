@@ -56,7 +56,7 @@ def update_model(
     threads: int | None = None,
     resources: Resources | None = None,
 ) -> KernelMachine:
-    """Return the model with rows added, or with rows forgotten: their effect on the weights is removed.
+    """Return a model to which rows are added, or from which the effect of rows is removed.
 
     The call reads only these rows, and solves once. Up to rounding, the weights equal those of a fit to all rows that
     the model then has, with the same preprocessing, kernel, centers and ridge. The bits do not depend on threads or
@@ -82,7 +82,7 @@ def update_model(
     Raises:
         UsageError: the model keeps no sums, no rows are given, or rows cannot be removed from it.
         PlanRefusedError: the update would exceed ``memory``; raised before a row is read.
-        DataError: rows cannot be used: they have other columns, a new label, or more rows to forget than the model has.
+        DataError: rows have other columns or a new label, or there are more rows to forget than the model has.
         NumericalError: the equations cannot be solved.
     """
     if not isinstance(model, KernelMachine):
