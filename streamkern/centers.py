@@ -144,7 +144,7 @@ class AllRows(Centers):
         return dataset.base_rows
 
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
-        """Return all rows in stored order. A sweep over them computes their mean."""
+        """Return all rows in stored order. A pass over them computes their mean."""
         plain = Assembly(dataset.plain(), dtype=dtype)
         total, n = sweep(executor, ScanWork(Scan(plain), _row_sum))
         return CenterSet(DatasetCenters(plain, total / n), np.sort(dataset.draw(dataset.base_rows)))
@@ -206,21 +206,21 @@ class Given(Centers):
 class KMeans(Centers):
     """Means of p clusters: k-means++ on a sample (Arthur & Vassilvitskii 2007), then iterations of Lloyd's algorithm.
 
-    An iteration is one sweep over the rows, not augmented. It moves each center to the mean of the rows nearest to it.
+    An iteration is one pass over the rows, not augmented. It moves each center to the mean of the rows nearest to it.
     If an iteration is limited to ``batch`` rows, it reads a new uniform sample. A center is then the mean of its rows
     in all iterations (Sculley 2010, "Web-scale k-means clustering").
 
     The bits do not depend on the executor. Chunks of another size change the order of sums, and so the means by
     rounding. A row midway between two centers may then move to the other center.
 
-    While the sample of max(10 p, 10,000) rows is read, three copies of it are in memory. Then, in a sweep on s threads
-    or workers, sums take 8 p (d + 1) bytes for each running task and for 2 s + 7 waiting sums. Distances take 16 MB for
-    each thread or worker.
+    While the sample of max(10 p, 10,000) rows is read, three copies of it are in memory. Then, in an iteration on s
+    threads or workers, sums take 8 p (d + 1) bytes for each running task and for 2 s + 7 waiting sums. Distances take
+    16 MB for each thread or worker.
 
     Args:
         p: number of centers.
-        iterations: largest number of sweeps. They stop earlier if all rows were read and the sum of squared distances
-            falls by less than 0.5%.
+        iterations: largest number of iterations. They stop earlier if all rows were read and the sum of squared
+            distances falls by less than 0.5%.
         batch: rows of an iteration. None for max(256 p, 65,536), or all rows if there are fewer.
         seed: seed of the draws and of the order of the centers.
 

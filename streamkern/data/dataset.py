@@ -455,12 +455,12 @@ class Dataset:
             rows: number of rows.
             seed: seed of the sample.
             stratify: keep every class's share of the rows, to within one row.
-            weights: draw in proportion to a weight >= 0, without replacement: the name or position of a stored column,
-                or an array with a weight for each stored row, shape (n,).
+            weights: draw in proportion to weights >= 0, without replacement. Give the name or position of a stored
+                column, or an array with a weight for each stored row, shape (n,).
 
         Raises:
-            UsageError: ``rows`` is below 1 or above the number of rows (of positive weight), ``stratify`` and
-                ``weights`` are both given, there are no labels to stratify by, or no such column.
+            UsageError: ``rows`` is below 1 or above the number of rows (of positive weight); ``stratify`` and
+                ``weights`` are both given; or there are no labels, or no such column.
             DataError: a weight is negative or not finite.
         """
         if not 1 <= rows <= self.base_rows:

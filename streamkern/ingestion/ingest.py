@@ -117,20 +117,20 @@ def ingest(
 
     Args:
         sources: one source or a list of sources. A source is a path, glob or fsspec URL (parquet, zarr, CSV, Arrow,
-            npy, npz, HDF5); a NumPy or Dask array or pair (X, y); a pandas, polars (also lazy) or Dask frame; or an
-            Arrow table.
+            npy, npz, HDF5). Or it is a NumPy or Dask array or pair (X, y), a pandas, polars (also lazy) or Dask frame,
+            or an Arrow table.
         output: a local directory to create. For zarr it may be the URL of a store; the data are first written to the
             local disk below TMPDIR, and then uploaded.
         target: the column of targets; several columns for several outputs.
         columns: features to use, in this order.
         weight: the column of sample weights >= 0; stored as float64. ``open_dataset`` then uses it by default.
         time: the column with the time of each row, as in ``open_dataset``, which then uses it by default.
-        group: the column of groups, likewise.
+        group: the column of groups, like ``time``.
         shuffle: put the rows in a uniformly random order. Rows that do not fit in memory are written twice.
-        seed: seed of the order, which depends only on the seed and the order of the sources.
+        seed: seed of the order. The order depends only on the seed and on the order of the sources.
         format: ``zarr`` or ``parquet``; by default from the ending of ``output``.
         dtype: store features in this dtype; unchanged by default. Integers must keep their values.
-        shard: combine zarr chunks into shards of this many bytes: fewer objects in an object store.
+        shard: combine zarr chunks into shards of this many bytes, to store fewer objects.
         compression: as in ``write_zarr``; only for zarr.
         keep_bits: round float features to this many bits after the leading bit, to save space; exact by default. The
             relative change of a value is at most 2^-(keep_bits + 1).

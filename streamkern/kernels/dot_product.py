@@ -106,8 +106,8 @@ class ArcCosine(Kernel):
     One layer is k(x, z) = 2 E_w [max(0, ⟨w, x⟩)^n max(0, ⟨w, z⟩)^n] over standard normal w (Cho & Saul 2009). For n =
     0, the activation is the step function. More layers compose such kernels. For n = 1, k(x, x) = ‖x‖². For n = 2, a
     layer maps q = k(x, x) to 3q², so rows should have about unit norm. For n = 0 and x near z, each layer halves the
-    number of correct digits, because the angle θ is computed from the square root of the rounded 1 − cos θ. The
-    diagonal is exact.
+    number of correct digits. The reason is the square root of the rounded 1 − cos θ, for the angle θ. The diagonal is
+    exact.
 
     Args:
         order: n, 0, 1 or 2.

@@ -97,7 +97,7 @@ class RandomFourier(_Random):
     """Random Fourier features φ_j(x) = √(2/M) cos(⟨ω_j, x⟩ + b_j), with E ⟨φ(x), φ(z)⟩ = k(x, z) (Rahimi & Recht 2007).
 
     As in Carratino et al. 2018, example 1 and section 5, the frequencies ω follow the spectral measure of the kernel.
-    This measure is normal with scale 1/σ for the Gaussian, and multivariate t for Laplace, Matérn 3/2 and Matérn 5/2,
+    This measure is normal with scale 1/σ for the Gaussian. It is multivariate t for Laplace, Matérn 3/2 and Matérn 5/2,
     with 1, 3 and 5 degrees of freedom. The phases b are uniform in [0, 2π]. The error of ⟨φ(x), φ(z)⟩ is about 1/√M.
 
     The map keeps the M × d numbers ω in memory. Up to the factor √(2/M), feature j does not depend on M: a smaller map

@@ -227,8 +227,8 @@ class KernelMachine(CalibratedModel):
         """Return outputs f(x), shape (n, c): a score for each class, or predicted values.
 
         Args:
-            X: rows as in training. An array (n, d); a table (a frame, an Arrow table, a dict of columns, a list of
-                dicts), in which columns are found by name; a ``Dataset``; or a path.
+            X: rows as in training: an array (n, d), a table, a ``Dataset`` or a path. A table is a frame, an Arrow
+                table, a dict of columns or a list of dicts; its columns are found by name.
             executor: where blocks of rows are computed; by default, threads of this process.
             threads: largest number of threads without an executor; by default, the number of cores. Results do not
                 depend on it.

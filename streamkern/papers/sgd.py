@@ -179,7 +179,7 @@ class SGDIteration(Iteration):
 
 @dataclass(frozen=True)
 class GradientDescent(Solver):
-    """Gradient descent (Richardson's iteration): every step is a sweep over all rows.
+    """Gradient descent (Richardson's iteration): every step is a pass over all rows.
 
     Args:
         epochs: number of steps.

@@ -130,10 +130,10 @@ class SVRG(Solver):
         step: step size η; by default the largest that the measured eigenvalues allow for the batch.
         preconditioner: ``lanczos`` (eq. 8), or None for plain SVRG.
         sampling: with ``uniform``, a pass goes over every row once. With ``importance``, rows of a batch are drawn with
-            replacement, in proportion to β_i = ‖P^{−1/2} φ_i‖², and their gradients are divided by this probability
-            (Algorithm 1). The mean of the β_i then limits the step, instead of the largest. This takes far fewer epochs
-            than ``uniform`` if row norms are very unequal. It needs one more sweep and 24 bytes for each stored row. It
-            reads rows in random order, so the chunks should fit in memory.
+            replacement, in proportion to β_i = ‖P^{−1/2} φ_i‖² (Algorithm 1). Each gradient is divided by the
+            probability of its row. The mean of the β_i then limits the step, instead of the largest. This takes far
+            fewer epochs than ``uniform`` if row norms are very unequal. It needs one more pass and 24 bytes for each
+            stored row. It reads rows in random order, so the chunks should fit in memory.
         patience: as in ``EigenPro``.
 
     Raises:

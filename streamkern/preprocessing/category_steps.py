@@ -112,7 +112,7 @@ class Ordinal(_Categorical):
 
 @dataclass(frozen=True)
 class TargetEncode(Learning):
-    """Replace categories by the mean target of their rows, or by shares of classes; for many categories.
+    """Replace categories by the mean target of their rows, or by class shares; for columns of many categories.
 
     In prediction, the means are over all training rows. For training, the rows are divided into folds, by a hash of
     their ids or of their groups. Each row gets means over the other folds, so its own target does not enter its

@@ -49,11 +49,11 @@ class Learning(Parameters, ABC):
     """A step other than scaling: it becomes a transform, by default without a sweep and of the same width."""
 
     def only(self, dataset: Dataset) -> IntArray | None:
-        """Return ascending ids of the rows to sweep over; None for all."""
+        """Return ascending ids of the rows to read; None for all."""
         return None
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
-        """Return the function that sums a block's terms; None for no sweep; UsageError if the step does not fit."""
+        """Return the function that sums terms of a block of rows, or None; UsageError if the step does not fit."""
         return None
 
     @abstractmethod
@@ -164,9 +164,10 @@ class Normalise(Learning):
 
 @dataclass(frozen=True)
 class RandomProjection(Learning):
-    """Multiply rows by a random matrix R, shape (d, width): relative distances change by about √(8 ln n / width).
+    """Multiply rows by a random d × m matrix R, with m = ``components``.
 
-    Johnson and Lindenstrauss (1984). A model saves only the seed of R; R itself is in memory.
+    Relative distances of n rows change by about √(8 ln n / m) (Johnson and Lindenstrauss 1984). R is in memory; a model
+    saves only its seed.
 
     Args:
         components: number of columns of R.

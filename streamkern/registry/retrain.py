@@ -126,9 +126,9 @@ def retrain(
             difference passes if a paired test finds it to be noise (p >= .05).
         cold: start at 0 with new centers, even if training could start from the champion (a warm start).
         keep: number of last versions to keep, in addition to the champion and the one before it.
-        forget: rows of the champion that are no longer training rows, with their original targets: a removed file, or
-            the whole file before rows were deleted from it. They are subtracted from the champion's sums and removed
-            from its centers. Without ``forget``, all rows are read again.
+        forget: rows of the champion that are no longer training rows, with their original targets. They may be a
+            removed file, or a whole file before rows were deleted from it. They are subtracted from the champion's sums
+            and removed from its centers. Without ``forget``, all rows are read again.
         memory: as for ``run``.
         threads: as for ``run``.
         resources: as for ``run``; test rows are scored on threads of this process.

@@ -170,7 +170,7 @@ class Tuning:
         }
 
     def text(self) -> str:
-        """Tables for a terminal."""
+        """Return tables for a terminal."""
         lines = [
             *([] if self.search is None else [*self.search.lines(), ""]),
             f"{self.rows:,} rows to fit, {self.held_out:,} held out, {self.curve[-1].centers:,} centers; the median "

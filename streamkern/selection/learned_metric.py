@@ -109,7 +109,7 @@ class AGOP:
         return sample, max(1, min(self.centers, sample // 4))
 
     def cost_estimate(self, size: ProblemSize, rows: int) -> SearchCost:
-        """Return the cost of the rounds, from the first round on arrays of shapes, with the code of a run.
+        """Return the cost of the rounds, computed by running the first round on shapes of arrays, without values.
 
         Args:
             size: size of the problem; n and p are those of a round.

@@ -35,8 +35,8 @@ class Explanation:
             model was fitted without a metric.
         directions: directions of a full metric, the most important first: share, and features with their loadings.
         predictions: predictions for the rows, shape (n,) or (n, c).
-        gradients: derivative of the predicted value, or of the score of the predicted class, by each column in its own
-            units, shape (n, columns); NaN for a category.
+        gradients: derivatives of the predicted value, or of the score of the predicted class, shape (n, columns). They
+            are in the units of each column, and NaN for a category.
     """
 
     columns: tuple[str, ...]

@@ -112,10 +112,10 @@ def predict(
 ) -> PredictionResult:  # fmt: skip
     """Predict every stored row, in order, and write the predictions as one parquet or CSV file or one zarr group.
 
-    The column ``prediction`` has labels with their type in training, or values (``prediction_0``, ... with several
+    The column ``prediction`` has labels, of the same type as in training, or values (``prediction_0``, ... with several
     outputs). ``output`` appears when it is complete. After an interruption, the same call computes the missing parts,
-    and the bytes do not depend on the interruption. After completion, it does nothing. If the output is a complete CSV
-    file, it raises an error unless ``overwrite`` is given, because CSV cannot store a fingerprint of model and data.
+    and the bytes do not depend on the interruption. After completion, it does nothing. For a complete CSV file, it
+    raises an error unless ``overwrite`` is given: CSV cannot store a fingerprint of model and data.
 
     Args:
         model: a saved model, a model in memory, or a fitted estimator. Or a registry (a directory, a URL or

@@ -161,9 +161,9 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         """Train the model.
 
         Args:
-            X: rows, shape (n, d): a NumPy or Dask array, a pandas, polars (also lazy), Arrow or Dask table, a dict of
-                columns, or a list of dicts. Columns may be text, dates, booleans and categories, and values may be
-                missing. Or a ``Dataset`` with a target.
+            X: rows, shape (n, d): a NumPy or Dask array, or a table. A table is a pandas, polars (also lazy), Arrow or
+                Dask table, a dict of columns, or a list of dicts. Its columns may be text, dates, booleans and
+                categories, with missing values. You can also give a ``Dataset`` with a target.
             y: targets or labels, shape (n,); for a regressor also shape (n, c). For a classifier with several labels a
                 row, zeros and ones, shape (n, L). None with a ``Dataset``.
             sample_weight: weights w >= 0, shape (n,): minimise Σ_i w_i ‖f(x_i) − y_i‖². Rows of weight 0 are left out,
@@ -429,9 +429,9 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
         validation: rows for early stopping: a ``Dataset``, or a share of the rows, which is held out of training. The
             model has the weights of the best pass. Training stops after ``patience`` passes without improvement. This
             is a parameter of the solver; ``solver="auto"`` sets it to 3. ``Direct`` makes one pass only. None: no
-            validation rows, with one exception. If there are at least 20,000 rows and ``"auto"`` does not choose
-            ``Direct``, one row in twenty (at most about 5,000) is held out for probabilities or intervals.
-            ``result_.report["held_out"]`` has their number.
+            validation rows, with one exception. If ``solver="auto"`` chooses another solver than ``Direct``, and there
+            are at least 20,000 rows, it holds out one row in twenty. These rows, at most about 5,000, are for
+            probabilities or intervals (``result_.report["held_out"]``).
         dtype: dtype of the arithmetic. ``"auto"``: float64 for arrays of float64 in memory; otherwise float32. If
             float32 cannot represent the kernel on these rows, the dtype is float64, and
             ``result_.report["arithmetic"]`` has the reason.

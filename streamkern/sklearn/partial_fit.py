@@ -108,8 +108,8 @@ class RegressorUpdates(_Updates):
 
         Up to rounding, the weights become those of one fit to all rows so far. Preprocessing, kernel, centers and ridge
         are chosen on the rows of the first call, so pass enough of them. A model fitted with
-        ``solver=Direct(keep_sums=True)`` can be continued. Intervals are refitted to the rows of a call if these are at
-        least as many as the model had; otherwise they do not change.
+        ``solver=Direct(keep_sums=True)`` can be continued. Intervals are refitted to the rows of a call only if these
+        are at least as many as the model had.
 
         Args:
             X: rows, as in ``fit``.
@@ -139,8 +139,8 @@ class ClassifierUpdates(_Updates):
 
         Up to rounding, the weights become those of one fit to all rows so far. Preprocessing, kernel, centers and ridge
         are chosen on the rows of the first call, so pass enough of them. A model fitted with
-        ``solver=Direct(keep_sums=True)`` can be continued. Probabilities are refitted to the rows of a call if these
-        are at least as many as the model had; otherwise they do not change.
+        ``solver=Direct(keep_sums=True)`` can be continued. Probabilities are refitted to the rows of a call only if
+        these are at least as many as the model had.
 
         Args:
             X: rows, as in ``fit``.

@@ -35,14 +35,14 @@ from streamkern.types import Array
 
 @dataclass(frozen=True)
 class EigenPro1(Solver):
-    """EigenPro on the features of the problem.
+    """EigenPro on features: the features of a feature map, or kernel values at centers.
 
     Args:
         epochs: passes over the training rows; by default enough to process 500,000 rows, from 1 to 20.
         q: number of eigenpairs of the preconditioner (k in the paper), at most the number of features − 1.
         subsample: number M of rows of the randomised SVD; all rows if there are fewer.
-        batch: number m of rows of a step; by default the measured critical batch, up to which the step size can grow
-            with m, or more to keep the processor busy.
+        batch: number m of rows of a step. By default the measured critical batch, up to which the step size can grow
+            with m; or more rows, to keep the processor busy.
         step: step size η of the mean gradient; by default the largest that the preconditioned eigenvalues allow,
             measured on rows outside the subsample. Theorem 1 gives a smaller step, which is in the report
             (``theorem_1_step``).

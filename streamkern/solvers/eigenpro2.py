@@ -49,8 +49,8 @@ class EigenPro2(Solver):
     Args:
         epochs: passes over the training rows; each evaluates the kernel n² times.
         s: number of rows of the Nyström subsample; min(n, 2000) by default.
-        q: number of eigenpairs of the preconditioner; s/10 by default. 0, for comparison, is stochastic gradient
-            descent in the RKHS (Pegasos with the squared loss).
+        q: number of eigenpairs of the preconditioner; s/10 by default. 0 is stochastic gradient descent in the RKHS
+            (Pegasos with the squared loss).
         batch: as in ``EigenPro1``.
         step: step size η of the mean gradient; by default the largest that the measured eigenvalues allow.
         average: whether the weights are the average of the iterates, instead of the last iterate.

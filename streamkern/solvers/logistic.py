@@ -55,7 +55,7 @@ class Logistic(Solver):
 
     Args:
         ridge: λ > 0. A search for the kernel replaces the default.
-        epochs: largest number of passes; each is a sweep for the loss and its gradient.
+        epochs: largest number of passes; each computes the loss and its gradient.
         tolerance: stop when the next pass would lower the loss by less than this share.
         patience: as in ``EigenPro``, for the squared error of probabilities.
 
