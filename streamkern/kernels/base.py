@@ -36,7 +36,7 @@ class Kernel(Parameters, ABC):
 
     @property
     def translation_invariant(self) -> bool:
-        """True if k(x + a, z + a) = k(x, z). Rows may then be centred, which distances in float32 require."""
+        """True if k(x + a, z + a) = k(x, z). Rows may then be centred, for accurate distances in float32."""
         return False
 
     @property

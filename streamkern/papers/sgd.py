@@ -36,7 +36,7 @@ class SGD(Solver):
     Args:
         epochs: passes over the training rows.
         batch: number b of rows of a step; √n by default (Carratino et al. 2018, Corollary 1, c₁.₃).
-        step: step size γ of the mean gradient; by default the largest that the measured eigenvalues allow.
+        step: step size γ for the mean gradient of a batch; by default the largest that the measured eigenvalues allow.
         schedule: step size in step t: ``constant``: γ; ``power``: γ t^{−θ}; ``pegasos``: 1/(λ t), which needs a ridge.
         theta: θ in [0, 1) of ``power``.
         stages: successive (passes, step) pairs instead of ``step`` (Luo et al. 2022). Further passes keep the last
@@ -183,7 +183,7 @@ class GradientDescent(Solver):
 
     Args:
         epochs: number of steps.
-        step: step size of the mean gradient; by default 1/λ for the largest measured eigenvalue λ.
+        step: step size for the mean gradient; by default 1/λ for the largest measured eigenvalue λ.
         ridge: λ of the penalty λ/2 ‖w‖².
         patience: as in ``EigenPro``; this is NYTRO's regularisation.
 

@@ -116,8 +116,8 @@ class TargetEncode(Learning):
 
     In prediction, the means are over all training rows. For training, the rows are divided into folds, by a hash of
     their ids or of their groups. Each row gets means over the other folds, so its own target does not enter its
-    features. If rows have a time, a row gets means over earlier folds, and the first fold gets one mean of its own
-    rows. Means of few rows are shrunk towards the mean of all these rows (Micci-Barreca 2001).
+    features. If rows have a time, folds follow it. A row then gets means over earlier folds; the first fold gets one
+    mean of its own rows. Means of few rows are shrunk towards the mean of all these rows (Micci-Barreca 2001).
 
     Args:
         columns: names or positions; by default, all columns of categories.

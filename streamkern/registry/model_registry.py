@@ -295,7 +295,7 @@ class Registry:
         return number
 
     def promote(self, version: int | str, instead_of: int | Literal["any"] | None = "any") -> int:
-        """Make a version the champion, by one rename or one put. The caller must have the lock.
+        """Make a version the champion, by one rename, or one put in an object store. The caller must have the lock.
 
         Args:
             version: the number of the version.

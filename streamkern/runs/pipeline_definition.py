@@ -55,8 +55,8 @@ class Pipeline(Recipe):
         seed: seed of the centers, the held-out rows and the order of rows, an integer >= 0.
         lanes: as in ``KernelRegressor``.
         dtype: as in ``KernelRegressor``.
-        diagnose: add to the result the spectrum, and a comparison of the weights with the least-squares solution. This
-            takes one more pass, and several matrices of p² numbers for p centers; see
+        diagnose: add to the result the eigenvalues of the normal equations, and a comparison of the weights with the
+            least-squares solution. This takes one more pass, and several matrices of p² numbers for p centers; see
             ``streamkern.runs.solution_spectrum.diagnose``.
         name: name of the run in reports; by default, the name of the file.
         file: the file that defines the pipeline, or an empty text.

@@ -393,12 +393,12 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
     Args:
         kernel: the kernel k, or the name of one, such as ``"laplace"`` or ``"gaussian"``. The bandwidth of a named
             kernel is the median distance between rows. None or ``"auto"``: a search tries Laplace kernels and chooses
-            norm, bandwidth, metric and ridge by the error on held-out rows of a subsample. For regression it may add a
-            linear kernel. The search takes at most half as long as the fit. In a short fit it may take three seconds,
-            or half a minute on slow cores if every row is a center. With fewer than 400 rows, it compares leave-one-out
-            errors and learns no metric. With fewer than 40 rows there is no search, and the bandwidth is the root mean
-            square distance between two rows. ``result_.report["kernel"]`` has the result. For scikit-learn's
-            ``GridSearchCV``, use a grid such as ``{"kernel__bandwidth": [1.0, 2.0]}``.
+            the norm of the distance, bandwidth, metric and ridge by the error on held-out rows of a subsample. For
+            regression it may add a linear kernel. The search takes at most half as long as the fit. In a short fit it
+            may take three seconds, or half a minute on slow cores if every row is a center. With fewer than 400 rows,
+            it compares leave-one-out errors and learns no metric. With fewer than 40 rows there is no search, and the
+            bandwidth is the root mean square distance between two rows. ``result_.report["kernel"]`` has the result.
+            For scikit-learn's ``GridSearchCV``, use a grid such as ``{"kernel__bandwidth": [1.0, 2.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
             rows become centers, with a warning. None: every row, if there are at most 10,000 and ``Direct`` can factor
             their kernel matrix, as it can for Laplace kernels. Otherwise, max(2000, min(n/4, 5000), min(n/8, 8000)) of

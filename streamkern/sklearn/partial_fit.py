@@ -104,7 +104,7 @@ class RegressorUpdates(_Updates):
 
     @available_if(has_sums)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows, and read only these. The first call fits with ``Direct`` and keeps its sums over rows.
+        """Add rows, and read only these. The first call fits with ``Direct`` and keeps the normal equations, its sums.
 
         Up to rounding, the weights become those of one fit to all rows so far. Preprocessing, kernel, centers and ridge
         are chosen on the rows of the first call, so pass enough of them. A model fitted with
@@ -135,7 +135,7 @@ class ClassifierUpdates(_Updates):
 
     @available_if(has_sums)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows, and read only these. The first call fits with ``Direct`` and keeps its sums over rows.
+        """Add rows, and read only these. The first call fits with ``Direct`` and keeps the normal equations, its sums.
 
         Up to rounding, the weights become those of one fit to all rows so far. Preprocessing, kernel, centers and ridge
         are chosen on the rows of the first call, so pass enough of them. A model fitted with

@@ -86,7 +86,7 @@ class EigenPro(Solver):
         batch: number m of rows of a step. By default the measured critical batch m*, up to which the step size can grow
             with m. Or more, up to 1,024 rows for each of the ``lanes`` of a fit, if that keeps cores busy and leaves
             enough steps (``affordable_batch``).
-        step: step size η of the mean gradient; by default the largest that the measured eigenvalues allow.
+        step: step size η for the mean gradient of a batch; by default the largest that the measured eigenvalues allow.
         average: whether the weights are the average of the iterates, instead of the last iterate.
         momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018); with a preconditioner, this is AxlePro. By default max(0, 1 −
             8 m*/min(m, p)), because for batches below 8 m*, momentum only adds noise. Not available with delayed

@@ -43,8 +43,8 @@ class EigenPro1(Solver):
         subsample: number M of rows of the randomised SVD; all rows if there are fewer.
         batch: number m of rows of a step. By default the measured critical batch, up to which the step size can grow
             with m; or more rows, to keep the processor busy.
-        step: step size η of the mean gradient; by default the largest that the preconditioned eigenvalues allow,
-            measured on rows outside the subsample. Theorem 1 gives a smaller step, which is in the report
+        step: step size η for the mean gradient of a batch; by default the largest that the preconditioned eigenvalues
+            allow, measured on rows outside the subsample. Theorem 1 gives a smaller step, which is in the report
             (``theorem_1_step``).
         tau: damping τ in (0, 1]. For random features, the paper has 1/4 and takes the step from the subsample.
         ridge: λ of the penalty λ/2 ‖w‖².

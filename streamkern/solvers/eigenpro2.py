@@ -52,7 +52,7 @@ class EigenPro2(Solver):
         q: number of eigenpairs of the preconditioner; s/10 by default. 0 is stochastic gradient descent in the RKHS
             (Pegasos with the squared loss).
         batch: as in ``EigenPro1``.
-        step: step size η of the mean gradient; by default the largest that the measured eigenvalues allow.
+        step: step size η for the mean gradient of a batch; by default the largest that the measured eigenvalues allow.
         average: whether the weights are the average of the iterates, instead of the last iterate.
         patience: as in ``EigenPro``.
 

@@ -37,7 +37,7 @@ class Falkon(Solver):
     Args:
         epochs: largest number of passes. The first computes the right-hand side, and every other pass is an iteration.
         ridge: λ > 0.
-        tolerance: stop when the preconditioned residual is this share of the initial residual.
+        tolerance: stop when the preconditioned residual is at most this share of the initial residual.
         patience: as in ``EigenPro``.
 
     Raises:
