@@ -68,7 +68,7 @@ class GaussianNoise(Parameters):
 class FeatureDropout(Parameters):
     """Replace each feature of a row by a value, independently, with a given probability.
 
-    The other features are not scaled up, because prediction sees rows without dropout.
+    Features that are kept are not scaled up, because prediction sees rows without dropout.
 
     Args:
         probability: probability that a feature is dropped, in [0, 1].

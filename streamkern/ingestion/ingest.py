@@ -111,9 +111,8 @@ def ingest(
 ) -> Ingested:  # fmt: skip
     """Write the rows of any supported tables in the layout for training.
 
-    A zarr output is version 3, with compressed chunks of about 4 MiB, each with a CRC-32C. A parquet output is a
-    directory of files; each has one fixed-size binary column and page checksums. After an interruption, the same call
-    resumes. After completion, it does nothing.
+    Zarr v3 output has compressed chunks of about 4 MiB with a CRC-32C each. Parquet output is a directory of files with
+    one binary column and page checksums. An interrupted call can be repeated to resume; a completed call does nothing.
 
     Args:
         sources: one source or a list of sources. A source is a path, glob or fsspec URL (parquet, zarr, CSV, Arrow,

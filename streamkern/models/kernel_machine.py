@@ -372,7 +372,7 @@ class KernelMachine(CalibratedModel):
         return np.asarray(self.encoding.values[values]) if isinstance(self.encoding, Classes) else values
 
     def score(self, X: Any, y: Array | None = None, *, executor: Executor | None = None) -> dict[str, Any]:
-        """Return metrics on rows with targets: ``n``, ``mse``, ``accuracy`` or ``r2``, and those of ``metrics_of``.
+        """Return metrics on rows with targets: ``n``, ``mse``, ``accuracy`` or ``r2``, and others by kind of target.
 
         Args:
             X: as in ``decision_function``; a ``Dataset`` or path with a target, or an array with ``y``.
