@@ -40,11 +40,11 @@ _TASK_ROWS = 1024  # rows of a task on the host
 
 @serializable
 class CenterSet(NamedTuple):
-    """The centers that were chosen.
+    """The chosen centers.
 
     Attributes:
-        Z: shape (p, d), scaled as the dataset's rows are; in memory, or where the rows are stored.
-        ids: ids of the rows, shape (p,); None for centers that are not rows.
+        Z: centers, shape (p, d), scaled like the rows of the dataset; in memory, or where the rows are stored.
+        ids: ids of the rows that are centers, shape (p,); None if centers are not rows.
     """
 
     Z: Array | StoredCenters
@@ -52,11 +52,11 @@ class CenterSet(NamedTuple):
 
 
 class Centers(Parameters, ABC):
-    """A way to choose centers; by default p of them, drawn into memory.
+    """A way to choose p centers; by default, they are drawn into memory.
 
     Attributes:
         p: number of centers.
-        stored: whether the centers stay where the rows are stored, rather than in memory.
+        stored: whether the centers stay where the rows are stored, instead of in memory.
     """
 
     p: int
@@ -68,24 +68,24 @@ class Centers(Parameters, ABC):
 
     @abstractmethod
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
-        """Return the centers: a function of the dataset's rows, never of the executor; of chunks only by rounding."""
+        """Return the centers, the same for any executor. The size of chunks changes them only by rounding."""
 
     def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
         """Return the bytes of choosing at its peak, beyond reading the rows and the centers themselves."""
         return 0
 
     def operations(self, dataset: Dataset) -> Operations:
-        """Return the operations of choosing, at most."""
+        """Return an upper bound of the operations of the choice."""
         return Operations()
 
 
 @dataclass(frozen=True)
 class Uniform(Centers):
-    """p stored rows drawn without replacement, in one pass: those of smallest hash. They are not augmented.
+    """p stored rows, not augmented, drawn without replacement in one pass: the rows with the smallest hashes.
 
     Args:
-        p: how many.
-        seed: which draw.
+        p: number of centers.
+        seed: seed of the draw.
 
     Raises:
         UsageError: p is below 1.
@@ -98,7 +98,7 @@ class Uniform(Centers):
         require_counts(self, p=1)
 
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
-        """The rows drawn, in the draw's order, so that the first s of them are a uniform draw too.
+        """Return the drawn rows in random order, so that the first s of them are a uniform draw too.
 
         Raises:
             DataError: the dataset has fewer than p rows.
@@ -133,9 +133,9 @@ class DatasetCenters:
 
 @dataclass(frozen=True)
 class AllRows(Centers):
-    """Every training row as a center, read from its file: Z = X, for ``EigenPro2``. Rows need not fit in memory.
+    """Every training row is a center (Z = X), read from its file, for ``EigenPro2``. Rows need not fit in memory.
 
-    A saved model has a copy of the rows in its directory, and reads them from there.
+    A saved model has a copy of the rows in its directory, and reads rows from this copy.
     """
 
     stored = True
@@ -144,7 +144,7 @@ class AllRows(Centers):
         return dataset.base_rows
 
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
-        """Return all rows in stored order; takes one sweep for their mean."""
+        """Return all rows in stored order. A pass over them computes their mean."""
         plain = Assembly(dataset.plain(), dtype=dtype)
         total, n = sweep(executor, ScanWork(Scan(plain), _row_sum))
         return CenterSet(DatasetCenters(plain, total / n), np.sort(dataset.draw(dataset.base_rows)))
@@ -160,10 +160,10 @@ def _row_sum(block: Block, state: Any) -> Parts:
 
 @dataclass(frozen=True, eq=False)
 class Given(Centers):
-    """The centers as an array.
+    """Centers from an array.
 
     Args:
-        Z: shape (p, d), in the units of the dataset's scaled rows.
+        Z: the centers, shape (p, d), in the units of the dataset's scaled rows.
     """
 
     Z: Array
@@ -180,10 +180,10 @@ class Given(Centers):
         return len(self.Z)
 
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
-        """The array, checked.
+        """Return the array after a check.
 
         Raises:
-            DataError: the width differs, there is no row, or a value is not finite.
+            DataError: the number of features differs, there is no row, or a value is not finite.
         """
         given = np.asarray(self.Z)
         if np.any(dataset.origin) and given.shape[-1:] == (dataset.n_features,):
@@ -204,24 +204,25 @@ class Given(Centers):
 
 @dataclass(frozen=True)
 class KMeans(Centers):
-    """Means of p clusters: k-means++ on a sample (Arthur & Vassilvitskii 2007), then sweeps of Lloyd's algorithm.
+    """Means of p clusters: k-means++ on a sample (Arthur & Vassilvitskii 2007), then iterations of Lloyd's algorithm.
 
-    An iteration is one sweep that adds up, for each center, the rows nearest to it, and moves it to their mean. Where
-    an iteration does not see all rows it sees a fresh uniform sample, and a center is the mean of the rows it has had
-    in all iterations (Sculley 2010, "Web-scale k-means clustering"). Rows are not augmented.
+    An iteration is one pass over the rows, not augmented. It moves each center to the mean of the rows nearest to it.
+    If an iteration is limited to ``batch`` rows, it reads a new uniform sample. A center is then the mean of its rows
+    in all iterations (Sculley 2010, "Web-scale k-means clustering").
 
-    The same bits on any executor. Other chunks add up the same rows in another order, and so move means by rounding,
-    which can send a row midway between two centers to the other one.
+    The bits do not depend on the executor. Chunks of another size change the order of sums, and so the means by
+    rounding. A row midway between two centers may then move to the other center.
 
-    Memory in bytes: the sample of max(10 p, 10,000) rows of d numbers three times, while it is read; then, in a sweep,
-    8 p (d + 1) for each of the sums that tasks hold and of the 2 slots + 7 that wait, and 16 MB of distances a slot.
+    While the sample of max(10 p, 10,000) rows is read, three copies of it are in memory. Then, in an iteration on s
+    threads or workers, sums take 8 p (d + 1) bytes for each running task and for 2 s + 7 waiting sums. Distances take
+    16 MB for each thread or worker.
 
     Args:
-        p: how many.
-        iterations: most sweeps. They end sooner once all rows are seen and the sum of squared distances falls by less
-            than 5e-3 of itself.
-        batch: rows of an iteration; None for all, or max(256 p, 65,536) of them where there are more.
-        seed: of the draws and of the order of the centers.
+        p: number of centers.
+        iterations: largest number of iterations. They stop earlier if all rows were read and the sum of squared
+            distances falls by less than 0.5%.
+        batch: rows of an iteration. None for max(256 p, 65,536), or all rows if there are fewer.
+        seed: seed of the draws and of the order of the centers.
 
     Raises:
         UsageError: p or batch is below 1, or iterations below 0.
@@ -236,7 +237,7 @@ class KMeans(Centers):
         require_counts(self, p=1, iterations=0, batch=1)
 
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
-        """The means, in a random order, so that the first s of them are a uniform draw.
+        """Return the means in random order, so that the first s of them are a uniform draw.
 
         Raises:
             DataError: the sample has fewer than p distinct rows, or a row is not finite.
@@ -269,7 +270,7 @@ class KMeans(Centers):
         return CenterSet((Z + center).astype(dtype), None)
 
     def swept(self, dataset: Dataset) -> int:
-        """Rows of an iteration."""
+        """Return the number of rows of an iteration."""
         return min(dataset.base_rows, self.batch or max(KMEANS_ROWS_PER_CENTER * self.p, MIN_KMEANS_ROWS))
 
     def operations(self, dataset: Dataset) -> Operations:
@@ -294,14 +295,15 @@ class KMeans(Centers):
 class RPCholesky(Centers):
     """Rows chosen by randomly pivoted Cholesky (Chen, Epperly, Tropp, Webber 2023, alg. 2.1).
 
-    Each pivot is drawn with a probability proportional to its residual k(x, x) − k(x, Z) K(Z, Z)⁻¹ k(Z, x), given the
-    pivots Z before. It takes s p² + s p d multiply-adds, and s (p + 2 d) numbers of the dtype in memory, for s rows.
+    Given the centers Z so far, the probability of the next is proportional to k(x, x) − k(x, Z) K(Z, Z)⁻¹ k(Z, x). With
+    a subsample of s rows, the choice takes s p² + s p d multiply-adds, and s (p + 2 d) numbers in memory.
 
     Args:
-        p: how many.
+        p: number of centers.
         kernel: the kernel of the machine.
-        subsample: rows s that pivots are drawn from, a uniform draw; max(10 p, 10,000) by default, or all.
-        seed: of the draws.
+        subsample: number s of rows, drawn uniformly, to choose from; by default max(10 p, 10,000), or all rows if there
+            are fewer.
+        seed: seed of the draws.
 
     Raises:
         UsageError: p is below 1, or the subsample below p.
@@ -322,9 +324,9 @@ class RPCholesky(Centers):
             )
 
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
-        """The rows drawn, in the order of the pivots; no two are equal.
+        """Return the drawn rows, in the order of the draws, without equal rows.
 
-        Where the rows have a smaller rank to working precision, the remaining ones are a uniform draw.
+        If the rank of the kernel matrix, to working precision, is below p, the remaining rows are a uniform draw.
 
         Raises:
             DataError: the subsample has fewer than p distinct rows, or a row is not finite.
@@ -336,7 +338,7 @@ class RPCholesky(Centers):
         return CenterSet(X[pivots], ids[pivots])
 
     def operations(self, dataset: Dataset) -> Operations:
-        """A kernel value for each row of the subsample and each pivot, and the factor's products."""
+        """Return the operations: kernel values of all pairs of subsample and centers, and products with the factor."""
         rows = float(min(dataset.base_rows, self.subsample or _candidate_rows(self.p)))
         return Operations(values=rows * self.p, gemm=rows * self.p**2)
 

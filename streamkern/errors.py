@@ -28,13 +28,13 @@ def quoted(value: object) -> str:
 
 
 class StreamkernError(Exception):
-    """Base class of the library's errors; the message has a line for each argument given, without secrets.
+    """Base class of the library's errors. The message has a line for each given argument, without secrets.
 
     Args:
-        what: the finding, in one sentence.
-        where: file, chunk, row or parameter it was found in.
-        expected: the values that are accepted.
-        remedy: the next step.
+        what: the problem that was found, in one sentence.
+        where: file, chunk, row or parameter of the problem.
+        expected: the accepted values.
+        remedy: the next step for the user.
     """
 
     exit_status: ClassVar[int] = 1
@@ -81,7 +81,7 @@ def warn(message: str) -> None:
 
 
 class UsageError(StreamkernError, ValueError):
-    """A parameter, setting or command that cannot be carried out as given."""
+    """A parameter, setting or command is not valid."""
 
     exit_status = 2
 
@@ -91,11 +91,11 @@ class UnlikeChampionError(UsageError):
 
 
 class PlanRefusedError(UsageError):
-    """The run would exceed its memory: it is refused before it begins, with a parameter that would make it fit."""
+    """The run would exceed its memory limit. It does not begin; the message has a parameter that would fit."""
 
 
 class PrecisionError(PlanRefusedError):
-    """The dtype cannot represent the kernel on these rows; refused before training, with a remedy."""
+    """The dtype cannot represent the kernel on these rows. Training is refused; the message has a remedy."""
 
 
 def require_types(owner: Any, *names: str) -> None:
@@ -162,39 +162,39 @@ def require_counts(owner: object, **least: int) -> None:
 
 
 class DataError(StreamkernError, ValueError):
-    """Rows that cannot be used. They may have NaN, the wrong width or an unknown label; or there are no rows at all."""
+    """Rows cannot be used: they have NaN, the wrong width or an unknown label, or there are no rows."""
 
 
 class StorageError(StreamkernError, OSError):
-    """Rows that cannot be read: missing, truncated, corrupt, unreachable; or a disk that cannot be written."""
+    """Rows cannot be read, because they are missing, truncated, corrupt or unreachable; or a disk cannot be written."""
 
     def __str__(self) -> str:  # OSError defines its own
         return StreamkernError.__str__(self)
 
 
 class CorruptChunkError(StorageError):
-    """A chunk that is missing, or whose bytes do not decode however often they are read."""
+    """A chunk is missing, or its bytes cannot be decoded after repeated reads."""
 
 
 class ModelFormatError(StorageError):
-    """A model or checkpoint that is damaged, or of another format than it states."""
+    """A model or checkpoint is damaged, or does not have the format that it states."""
 
 
 class NumericalError(StreamkernError, ArithmeticError):
-    """The iteration diverged, stagnated, or gave numbers that are not finite."""
+    """The iteration diverged, stagnated, or produced numbers that are not finite."""
 
     exit_status = 3
 
 
 class MemoryLimitError(StreamkernError, MemoryError):
-    """A process exceeded its memory budget, or the system refused to allocate memory."""
+    """The process exceeded its memory limit, or the system refused to allocate memory."""
 
     def __str__(self) -> str:
         return StreamkernError.__str__(self)
 
 
 class BusyError(StreamkernError):
-    """Another process has the lock of a run directory, a registry or an output (exit status EX_TEMPFAIL)."""
+    """Another process has locked a run directory, a registry or an output (exit status EX_TEMPFAIL)."""
 
     exit_status = 75
 

@@ -24,19 +24,18 @@ _R = TypeVar("_R")
 class Resources:
     """The memory, threads, scheduler, device and workers that a call may use.
 
-    Every call that takes ``resources=`` also takes ``memory=`` and ``threads=``. A call looks at the fields that
-    concern it: only training computes on a device, and only ``plan`` looks at the last two. Threads, scheduler and
-    workers do not change the weights.
+    Every call with ``resources=`` also has ``memory=`` and ``threads=``. Only training uses the device; only ``plan``
+    uses the last two fields. Threads, scheduler and workers do not change the weights.
 
     Args:
-        memory: bytes that the process may hold, or a size such as ``"8GiB"``. None: half of the machine's.
-        threads: threads of this process. None: its cores.
-        scheduler: where blocks run: ``"threads"``, ``"processes"`` or ``"processes:N"`` (worker processes of one thread
-            each on this machine), the address of a Dask scheduler, or a ``distributed.Client``, which stays open; a
-            pickle has its address.
-        device: where training computes blocks: ``"cpu"``, ``"cuda"``, or ``"auto"``: a GPU of a kind that has been
-            measured, for as much work as opening it is worth, else the CPU.
-        worker_memory: bytes that each worker may hold, or a size. None: ``plan`` compares it with nothing.
+        memory: memory limit of the process in bytes, or a size such as ``"8GiB"``. None: half of the machine's memory.
+        threads: threads of this process. None: its number of cores.
+        scheduler: where blocks of rows are computed. ``"threads"``: threads of this process. ``"processes"`` or
+            ``"processes:N"``: worker processes on this machine, with one thread each. You can also give the address of
+            a Dask scheduler, or a ``distributed.Client``, which stays open. When pickled, a client becomes its address.
+        device: where training computes blocks: ``"cpu"``, ``"cuda"`` or ``"auto"``. ``"auto"`` uses a GPU of a kind
+            that this library was measured on, if there is enough work. Otherwise it uses the CPU.
+        worker_memory: memory limit of each worker in bytes, or a size. None: ``plan`` does not check it.
         worker_threads: threads of a worker.
 
     Raises:

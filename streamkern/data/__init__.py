@@ -39,28 +39,30 @@ def open_dataset(
 ) -> Dataset:
     """Open stored rows: zarr, parquet (a file, directory or glob), CSV, Arrow or npy, in local files or at fsspec URLs.
 
-    Columns of a table are numbers, booleans, categories (text), dates and times; each may have missing values.
-    ``streamkern inspect`` prints the kind of each column. A CSV file is read once to open it. If it does not fit in
-    memory, each pass parses it again: ``ingest`` it first. HDF5 files and npz archives are read by ``ingest`` alone.
+    Columns of a table are numbers, booleans, categories (text), dates or times; each may have missing values.
+    ``streamkern inspect`` prints the kind of each column. A CSV file larger than memory is parsed again in each pass
+    over the rows: ``ingest`` it first. Only ``ingest`` reads HDF5 files and npz archives.
 
     Args:
-        path: path, glob or URL of the data; or a list of paths or tables, whose rows are concatenated.
-        target: name of the target column; several names for several outputs (parquet).
-        columns: features to use, in this order; all but the target by default.
+        path: path, glob or URL of the data; or a list of paths or tables, to concatenate their rows.
+        target: name of the target column; for several outputs (parquet), several names.
+        columns: features to use, in this order; all columns but the target by default.
         exclude: columns to leave out, such as an id.
-        schema: kinds of columns by name, in place of the detected ones, such as ``{"zip": "category"}``. A kind is
+        schema: kinds of columns by name, in place of the detected kinds, such as ``{"zip": "category"}``. A kind is
             ``number``, ``category``, ``boolean`` or ``datetime``.
-        weight: name of the column of sample weights >= 0; data written by ``ingest`` record the name themselves. Rows
-            of weight 0 are left out; the call reads the weights to find them.
-        time: name of the column of the rows' time: dates, or numbers. No split, made by you or in a fit, uses later
-            rows to predict earlier ones. Not a feature unless ``columns`` names it; ``ingest`` records the name.
-        group: name of the column whose equal values mark rows that belong together, such as those of a patient or a
-            shop: no split separates them. Like ``time``, it is not a feature.
+        weight: name of the column of sample weights >= 0. ``ingest`` stores this name with the data. Rows of weight 0
+            are left out.
+        time: name of the column with the time of each row: dates or numbers. Every split, by you or in a fit, puts the
+            later rows into the test part. The column is a feature only if ``columns`` names it. ``ingest`` stores this
+            name with the data.
+        group: name of a column. Rows with equal values, such as the rows of a patient or a shop, belong together, and
+            no split separates them. Like ``time``, it is not a feature.
         format: ``zarr`` or ``parquet`` if the path does not show it.
-        storage_options: options for fsspec URLs; set secrets in environment variables instead.
+        storage_options: options for fsspec URLs, without secrets; put secrets into environment variables.
         retry: timeouts and repetitions of requests to a remote store.
-        on_corrupt: ``error``: reading a corrupt chunk raises an error. ``quarantine``: the call reads every chunk once
-            and excludes the rows of corrupt chunks, with a warning; the dataset's ``quarantine`` lists them.
+        on_corrupt: with ``error``, reading a corrupt chunk (a stored block of rows) raises an error. With
+            ``quarantine``, the call reads every chunk once, and excludes the rows of corrupt chunks with a warning. The
+            dataset's ``quarantine`` lists them.
         read_options: for text tables, such as ``sk.read_options(delimiter=";", decimal=",")``.
 
     Returns:
@@ -119,11 +121,11 @@ def from_arrays(
     """Open arrays in memory, Dask arrays, or a table in memory as a dataset.
 
     Args:
-        X: features: an array, shape (n, d) or (n, ...), which is flattened, NumPy or Dask; or a table: a pandas or
-            polars frame, an Arrow table, a dict of columns, a list of dicts, an array of objects.
+        X: features. A NumPy or Dask array, shape (n, d), or (n, ...), which is flattened. Or a table: a pandas or
+            polars frame, an Arrow table, a dict of columns, a list of dicts, or an array of objects.
         y: targets, shape (n,) or (n, c), or None.
-        columns: names of the features of an array; columns of a table to use.
-        schema: of a table, as in ``open_dataset``.
+        columns: names of the features of an array; or the columns of a table to use.
+        schema: kinds of columns of a table, as in ``open_dataset``.
         exclude: columns of a table to leave out.
         sample_weight: weights >= 0, shape (n,), in memory; rows of weight 0 are dropped.
         time: as in ``open_dataset``: the name of a column of a table, or values, shape (n,).

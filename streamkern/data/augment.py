@@ -19,8 +19,8 @@ from streamkern.user_code_digest import code_identity, exception_text, user_code
 class Augmentation(Protocol):
     """A small frozen object that changes scaled rows in place.
 
-    Its effect on a row depends on the row, its id, its copy number and the seed alone, never on other rows of the
-    block; so reading a row again, or in another block, gives the same values.
+    Its effect on a row depends only on the row, its id, the number of its copy in the pass, and the seed. The row has
+    the same values when it is read again, or in another block of rows.
     """
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, loops: Loops) -> None:
@@ -39,10 +39,10 @@ class Bank(NamedTuple):
 
 @dataclass(frozen=True)
 class GaussianNoise(Parameters):
-    """Add σ·ε, with ε standard normal for each (seed, copy, row id, column).
+    """Add σ·ε, where ε is standard normal for each seed, copy, row id and column.
 
     Args:
-        sigma: standard deviation, in units of the scaled features.
+        sigma: standard deviation σ, in units of the scaled features.
 
     Raises:
         UsageError: sigma is negative or not finite.
@@ -66,14 +66,13 @@ class GaussianNoise(Parameters):
 
 @dataclass(frozen=True)
 class FeatureDropout(Parameters):
-    """Replace each feature of a row by a value, independently with a probability.
+    """Replace each feature of a row by a value, independently, with a given probability.
 
-    Feature j of a row is dropped if the row's standard normal j of ``rng.normal_rows`` is below Φ⁻¹(probability).
-    The others are not scaled up: prediction sees rows without dropout.
+    Features that are kept are not scaled up, because prediction sees rows without dropout.
 
     Args:
         probability: probability that a feature is dropped, in [0, 1].
-        value: the replacement, in units of the scaled features: 0 is the mean after standardising.
+        value: the replacement, in units of the scaled features; 0 is the mean of standardised features.
 
     Raises:
         UsageError: a parameter is out of range.
@@ -104,13 +103,13 @@ class MixUp(Parameters):
     Zhang, Cissé, Dauphin, Lopez-Paz (2018), "mixup: beyond empirical risk minimization". Class labels are mixed as
     indicators.
 
-    The partner x₂ is a stored row, scaled and not augmented, from a bank that each process keeps in memory, drawn once
-    from the selected rows as centers are. Reading any of 100 million rows would be too slow, and a partner from the
-    same block would depend on the size of blocks. The partner and λ are functions of (seed, copy, row id).
+    The partner x₂ is a row of a bank, scaled but not augmented. The bank is a sample of the selected rows, drawn once,
+    that each process keeps in memory. The partner and λ are functions of seed, copy and row id, so they do not depend
+    on the size of blocks.
 
     Args:
-        alpha: α > 0: rows hardly change for α near 0; λ is uniform for α = 1.
-        bank: number of rows to draw partners from, at most.
+        alpha: α > 0. Rows hardly change for α near 0; λ is uniform for α = 1.
+        bank: largest number of rows in the bank.
 
     Raises:
         UsageError: a parameter is out of range.
@@ -136,7 +135,7 @@ class MixUp(Parameters):
             row_ids: shape (b,).
             copies: shape (b,).
             seed: seed of the partners and of λ.
-            bank: the rows to mix with; targets as values.
+            bank: the rows to mix with, and their targets as values.
 
         Returns:
             The mixed targets, shape (b, c); None without targets.
@@ -149,14 +148,14 @@ class MixUp(Parameters):
         return None if y is None else self.mixed(y, bank, partner, share)
 
     def partners(self, row_ids: IntArray, copies: IntArray, seed: int, rows: int) -> tuple[IntArray, Array]:
-        """Return each row's partner among the rows of a bank, shape (b,), and its own share λ, shape (b, 1)."""
+        """Return positions of the rows' partners in a bank, shape (b,), and the rows' shares λ, shape (b, 1)."""
         from scipy.special import betaincinv
 
         u = uniform_rows(seed, copies, row_ids, 2)
         return (u[:, 0] * rows).astype(np.int64), betaincinv(self.alpha, self.alpha, u[:, 1])[:, None]
 
     def mixed(self, y: Array, bank: Bank, partner: IntArray, share: Array) -> Array | None:
-        """Return targets as values, shape (b, c), mixed with those of the partners; None if the bank has none."""
+        """Return targets as values, shape (b, c), mixed with the partners' targets. None if the bank has no targets."""
         return None if bank.y is None else share * y + (1 - share) * bank.y[partner]
 
 
@@ -164,13 +163,13 @@ class MixUp(Parameters):
 class Custom:
     """Apply a user's function ``function(X, U) -> X'``, row by row.
 
-    X holds scaled rows, shape (b, d), and may be changed in place; U holds uniform numbers in (0, 1), shape (b,
-    uniforms), one row of numbers for each row of X. Row i of the result may depend on X[i] and U[i] alone, or a row
-    would depend on its block; ``testing.augmentation.AugmentationSuite`` tests that it does not.
+    X contains scaled rows, shape (b, d); the function may change them in place. U contains uniform random numbers in
+    (0, 1), shape (b, uniforms). Row i of the result must depend on X[i] and U[i] only, so that it does not depend on
+    the other rows of a block. ``testing.augmentation.AugmentationSuite`` tests this.
 
     Args:
         function: the function. To run in other processes, it must be defined at the top level of a module.
-        uniforms: uniform numbers for each row.
+        uniforms: number of uniform random numbers for each row.
 
     Raises:
         UsageError: ``function`` is not callable, or ``uniforms`` is negative.
@@ -185,7 +184,7 @@ class Custom:
         require_counts(self, uniforms=0)
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, loops: Loops) -> None:
-        """Call the function, in place.
+        """Call the function on rows, in place.
 
         Raises:
             DataError: the function did not return finite rows of this shape.

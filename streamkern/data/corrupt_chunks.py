@@ -12,13 +12,13 @@ from streamkern.sources.base import Source
 
 
 class Quarantined(NamedTuple):
-    """A range of rows excluded because their chunk is corrupt.
+    """A range of rows that are excluded because their chunk is corrupt.
 
     Attributes:
         start: id of the first row.
         stop: id of the last row + 1.
-        where: the chunk's description.
-        why: the error when reading the chunk.
+        where: description of the chunk.
+        why: the error in reading the chunk.
     """
 
     start: int

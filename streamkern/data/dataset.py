@@ -49,28 +49,28 @@ from streamkern.user_code_digest import user_code_identities
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Describe the rows of a pass: a source, a selection of its rows, their scaling, and their augmentations.
+    """Describe rows to be streamed: a source, a selection of its rows, their scaling, and their augmentations.
 
-    A dataset with C copies goes C rounds over the selected rows; in round r each row is augmented with copy number r.
-    If the number of virtual rows is not a multiple, the last round is a fixed sample. Every method returns a new
-    dataset.
+    Every method returns a new dataset. A pass is one reading of the dataset, as in training. If the dataset is
+    augmented with C copies, a pass reads the selected rows C times, and changes them at random each time.
 
     Args:
         source: the stored rows.
         rules: rules that select rows; empty for all rows.
-        transforms: fitted preprocessing of stored rows, in order, which results in the d features.
+        transforms: fitted preprocessing of stored rows, in order; the result has d features.
         factor: multiplies each feature after the transforms: a number or shape (d,).
         shift: added after the factor: a number or shape (d,).
         augmentations: applied in order to scaled rows.
-        virtual_rows: rows of a pass; None for each selected row once.
+        virtual_rows: rows of a pass. If it is not a multiple of the number of selected rows, the remainder is a fixed
+            sample of them. None for each selected row once.
         seed: seed of the augmentations and of the sample.
         quarantine: ranges of rows that are excluded because their chunks are corrupt; see ``without``.
-        origin: subtracted from scaled and augmented rows before they are rounded to the arithmetic's dtype: a number or
-            shape (d,). A fit sets it for kernels of differences if rows are far from 0.
-        wide: whether stored values stay float64 until they are scaled; None: as the source's dtype requires. A model
-            sets it to the training rows' value in prediction.
-        labels: all classes, if later rows may have classes that these rows lack; None for the classes of these rows.
-        roles: time and group of the stored rows, which every split of them follows; None without.
+        origin: subtracted from scaled and augmented rows before they are rounded to the dtype of the arithmetic: a
+            number or shape (d,). A fit sets it if rows are far from 0 and the kernel depends on differences.
+        wide: whether stored values stay float64 until they are scaled. None: as the dtype of the source requires. In
+            prediction, a model sets it to the value of the training rows.
+        labels: all classes, if later rows may have classes that these rows lack. None for the classes of these rows.
+        roles: time and group of the stored rows, or None; every split follows them.
     """
 
     source: Source
@@ -116,7 +116,7 @@ class Dataset:
 
     @property
     def n_features(self) -> int:
-        """Width d of a row, after the transforms."""
+        """Number d of features of a row, after the transforms."""
         return self.transforms[-1].n_out if self.transforms else self.source.n_features
 
     @property
@@ -134,7 +134,7 @@ class Dataset:
 
     @property
     def target(self) -> Target | None:
-        """The target's description, or None."""
+        """Description of the target, or None."""
         return self.source.target
 
     @property
@@ -154,7 +154,7 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hex digest of everything that determines the virtual rows."""
+        """Hex digest of everything that determines the rows of a pass."""
         return digest(
             self.source.fingerprint,
             [rule.to_json() for rule in self.rules],
@@ -178,7 +178,7 @@ class Dataset:
             shift: a number or shape (d,), in the units after scaling.
 
         Raises:
-            UsageError: a value is not finite, a width differs, or the dataset is augmented already.
+            UsageError: a value is not finite, a shape is not (d,), or the dataset is augmented already.
         """
         self._require_plain(not self.augmentations, "scale", "scale first, then augment")
         arrays = [np.asarray(value, dtype=np.float64) for value in (factor, shift)]
@@ -195,7 +195,7 @@ class Dataset:
         """Apply one more fitted transform to the features, after any scaling of the dataset.
 
         Raises:
-            UsageError: the dataset is augmented already, or the transform was fitted for another width.
+            UsageError: the dataset is augmented already, or the transform was fitted to another number of features.
         """
         self._require_plain(not self.augmentations, "transform", "transform, then augment")
         if transform.n_in != self.n_features:
@@ -254,12 +254,13 @@ class Dataset:
         rows: int | None = None,
         seed: int | None = None,
     ) -> Dataset:
-        """Augment rows while they are streamed: ``copies`` rounds over the rows, each with fresh random numbers.
+        """Augment rows while they are streamed; each pass goes over them ``copies`` times, with new random numbers.
 
         Args:
-            augmentations: applied in order, after any the dataset has.
-            copies: rounds in a pass; 1 by default.
-            rows: rows in a pass, instead of ``copies``; if not a multiple, the last round is a fixed sample.
+            augmentations: applied in order, after any that the dataset has.
+            copies: number of times that a pass goes over the rows; 1 by default.
+            rows: rows in a pass, instead of ``copies``. If it is not a multiple of the number of rows, the remainder is
+                a fixed sample of them.
             seed: seed of the random numbers; the dataset's own by default.
 
         Raises:
@@ -304,26 +305,27 @@ class Dataset:
         self, test: float = 0.2, seed: int = 0, *, stratify: bool = False, by: str | None = None, after: Any = None,
         gap: Any = 0,
     ) -> tuple[Dataset, Dataset]:  # fmt: skip
-        """Return two disjoint parts, the same under any chunking.
+        """Return two disjoint parts, which do not depend on the size of stored chunks.
 
-        Rows that have a time or a group (``open_dataset(time=..., group=...)``) are split by it: the latest rows, those
-        of some groups, or with both the latest rows of some groups, with the earlier rows of the other groups as the
-        rest. This reads the two columns, and keeps a bit a row. Other rows are split by a hash of their ids: nothing is
-        read.
+        Rows with a time or a group (``open_dataset(time=..., group=...)``) are split by it. With a time, the second
+        part has the latest rows; with a group, all rows of some groups. With both, the second part has the latest rows
+        of some groups, and the first part has the earlier rows of the other groups. The call reads these columns, and
+        keeps one bit for each row. Other rows are split by a hash of their ids, without reading them.
 
         Args:
-            test: share of the rows in the second part, in (0, 1); of the groups; with time and group, of each of both.
-            seed: which split. One by time has no choice.
+            test: share of the rows in the second part, in (0, 1). With a group, it is a share of the groups; with both,
+                the share of late rows and the share of groups.
+            seed: seed of the split, without effect on a split by time.
             stratify: keep every class's share of the rows in both parts, to within one row. The call reads the labels
                 twice, and keeps the ids of the second part, 8 bytes each.
-            by: a column to split by alone: by time if it is the time or has dates, else by group, with all rows of a
-                value on one side.
-            after: the second part begins at this time, a date such as ``"2012-06-01"`` or a number. Groups do not
-                count.
-            gap: rows less than this before the second part are left out: a timedelta, or a number in the time's unit.
+            by: a column to split by, instead of time and group. The split is by time if the column is the time or has
+                dates. Otherwise, all rows of a value are in one part.
+            after: the second part begins at this time, a date such as ``"2012-06-01"`` or a number. Groups are ignored.
+            gap: least time between the parts: a timedelta, or a number in the unit of the time. Rows in the gap are
+                left out.
 
         Returns:
-            (rest, test). Neither is augmented unless this dataset is.
+            (rest, test). They are augmented if this dataset is.
 
         Raises:
             UsageError: the share is not in (0, 1), arguments contradict one another, or there are no labels.
@@ -368,8 +370,8 @@ class Dataset:
     def expanding_splits(self, k: int, *, gap: Any = 0) -> list[tuple[Dataset, Dataset]]:
         """Return k splits (rest, test) that walk forward in time: each test part is later than its rest.
 
-        The time is cut into k + 1 parts of equal rows; split i has the first i parts as rest and the next one as test.
-        Groups do not count.
+        The rows are cut by time into k + 1 parts of equal size. In split i, rest is the first i parts, and test is the
+        next. Groups are ignored.
 
         Args:
             k: number of splits, at least 1.
@@ -377,7 +379,7 @@ class Dataset:
 
         Raises:
             UsageError: the rows have no time, or k is below 1.
-            DataError: a row has no time, or a part would have no row, since many rows have one time.
+            DataError: a row has no time, or a part would have no row because many rows have the same time.
         """
         if self.roles is None or self.roles.time is None or not isinstance(k, int | np.integer) or k < 1:
             raise UsageError(
@@ -390,12 +392,12 @@ class Dataset:
         return [(self._selecting(rest, by_time), self._selecting(tested, by_time)) for rest, tested in windows]
 
     def where(self, condition: str) -> Dataset:
-        """Return the rows that satisfy a condition on stored features, time and group: one pass, and a bit a row.
+        """Return the rows that satisfy a condition. The call makes one pass over the rows, and keeps one bit for each.
 
         Args:
-            condition: comparisons with values, joined by ``and``, ``or`` and ``not``, such as
-                ``"sold_at >= '2012-06-01' and shop in ('a', 'b')"``. Texts are equal or not; dates are written in
-                quotes. A comparison with a missing value is false. A name that is not one word stands in quotes.
+            condition: comparisons of stored features, time or group with values, such as ``"sold_at >= '2012-06-01' and
+                shop in ('a', 'b')"``. Join them by ``and``, ``or`` and ``not``. Texts can only be equal or different.
+                Write dates in quotes, and names of several words too. A comparison with a missing value is false.
 
         Raises:
             UsageError: the condition cannot be read.
@@ -444,21 +446,21 @@ class Dataset:
     def sample(
         self, rows: int, seed: int = 0, *, stratify: bool = False, weights: str | int | Array | None = None
     ) -> Dataset:
-        """Return a fixed sample of exactly ``rows`` stored rows, the same under any chunking; uniform by default.
+        """Return a fixed sample of ``rows`` stored rows, by default uniform.
 
-        A stratified or weighted sample depends on values of rows: the call reads all rows, a chunk at a time, and
-        keeps the ids of the sample, 8 bytes each.
+        The sample does not depend on the size of stored chunks. For a stratified or weighted sample, the call reads all
+        rows, chunk by chunk, and keeps the ids of the sample, 8 bytes each.
 
         Args:
             rows: number of rows.
-            seed: which sample.
+            seed: seed of the sample.
             stratify: keep every class's share of the rows, to within one row.
-            weights: draw in proportion to a weight >= 0, without replacement: the name or position of a stored column,
-                or an array with a weight for each stored row, shape (n,).
+            weights: draw in proportion to weights >= 0, without replacement. Give the name or position of a stored
+                column, or an array with a weight for each stored row, shape (n,).
 
         Raises:
-            UsageError: ``rows`` is below 1 or above the rows (of positive weight), ``stratify`` and ``weights`` are
-                both given, there are no labels to stratify by, or no such column.
+            UsageError: ``rows`` is below 1 or above the number of rows (of positive weight); ``stratify`` and
+                ``weights`` are both given; or there are no labels, or no such column.
             DataError: a weight is negative or not finite.
         """
         if not 1 <= rows <= self.base_rows:
@@ -479,7 +481,7 @@ class Dataset:
         return replace(self, rules=(*self.rules, rule), virtual_rows=None)
 
     def without(self, quarantine: Sequence[Quarantined]) -> Dataset:
-        """Return the dataset without the rows of corrupt chunks. Other rows keep ids, order and augmentation.
+        """Return the dataset without the rows of corrupt chunks. Other rows keep their ids, order and augmentation.
 
         Raises:
             UsageError: the dataset is augmented already, or ranges overlap or descend.
@@ -507,7 +509,7 @@ class Dataset:
         return self._with(augmentations=(), virtual_rows=None)
 
     def draw(self, k: int, *key: int) -> IntArray:
-        """Return ids of k distinct rows, drawn uniformly in random order; a larger draw begins with the smaller one.
+        """Return ids of k distinct rows, drawn uniformly; the first j < k of them are a draw of j rows.
 
         Raises:
             DataError: there are fewer than k rows.

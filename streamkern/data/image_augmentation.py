@@ -21,9 +21,9 @@ Shape = tuple[int, int] | tuple[int, int, int]
 
 @dataclass(frozen=True)
 class RandomCrop(Parameters):
-    """Pad an image on every side, and crop it to its size at a position drawn uniformly.
+    """Pad an image on every side, and crop it to its original size at a uniformly random position.
 
-    The shift is at most ``padding`` pixels either way, as in LeCun et al. (1998) and He et al. (2016).
+    The image is shifted by at most ``padding`` pixels in each direction (LeCun et al. 1998; He et al. 2016).
 
     Args:
         shape: height and width of the stored images, or height, width and channels.
@@ -59,7 +59,7 @@ class RandomCrop(Parameters):
 
 @dataclass(frozen=True)
 class HorizontalFlip(Parameters):
-    """Mirror an image left to right with a probability.
+    """Mirror an image left to right with a given probability.
 
     Args:
         shape: height and width of the stored images, or height, width and channels.
@@ -85,18 +85,17 @@ class HorizontalFlip(Parameters):
 
 @dataclass(frozen=True)
 class RandomErasing(Parameters):
-    """Overwrite a random rectangle of an image with a value, with a probability.
+    """Overwrite a random rectangle of an image with a value, with a given probability.
 
-    Zhong, Zheng, Kang, Li, Yang (2020), "Random erasing data augmentation", algorithm 1: the rectangle's share of the
-    image is uniform in ``area``, its aspect ratio (height to width) in ``aspect``, its position uniform. The paper
-    draws again until the rectangle fits; here a side longer than the image's is cut, so that each row takes five random
-    numbers. The logarithm of the aspect ratio is uniform, so that tall and wide are equally likely.
+    Zhong, Zheng, Kang, Li, Yang (2020), "Random erasing data augmentation", algorithm 1. The rectangle's share of the
+    image and its position are uniform. The logarithm of its aspect ratio is uniform, so tall and wide rectangles are
+    equally likely. A side that is longer than the image is cut; the paper draws again instead.
 
     Args:
         shape: height and width of the stored images, or height, width and channels.
         probability: probability of a rectangle.
-        area: least and largest share of the image.
-        aspect: least and largest ratio of height to width.
+        area: smallest and largest share of the image.
+        aspect: smallest and largest ratio of height to width.
         value: value of the erased pixels, in units of the scaled features.
 
     Raises:

@@ -16,12 +16,12 @@ __all__ = ["Executor", "ThreadsExecutor", "open_executor", "open_resources"]
 
 @contextmanager
 def open_executor(scheduler: Scheduler = "threads", threads: int | None = None) -> Iterator[Executor]:
-    """Open the executor that a ``--scheduler`` setting names, and close whatever it started.
+    """Open the executor for a scheduler, and close everything that it started.
 
     Args:
-        scheduler: ``threads``, ``processes`` or ``processes:N`` (worker processes of one thread each on this machine),
-            the address of a Dask scheduler, or a ``distributed.Client``, which stays open.
-        threads: threads of this process, and how many worker processes ``processes`` starts; its cores by default.
+        scheduler: as in ``Resources``.
+        threads: threads of this process, or number of worker processes of ``processes``; by default, the number of
+            cores.
 
     Raises:
         UsageError: the setting is invalid, or needs a package that is not installed.

@@ -265,21 +265,21 @@ def write_parquet(
 ) -> None:
     """Write rows as one parquet file with all features in a fixed-size binary column, the fastest layout to read.
 
-    Row groups are about 4 MiB, with a checksum on every page. The file gets its name when it is complete.
+    Row groups are about 4 MiB, with a checksum on every page. The file appears under its name when it is complete.
 
     Args:
         path: a local path; an existing file is replaced.
-        X: features, shape (n, ...); or an iterable of blocks: (X, y), or (X, y, sample weights).
-        y: targets, shape (n,), or (n, c), which makes c columns ``target_0``, ...; None with an iterable.
+        X: features, shape (n, ...). Or an iterable of blocks: (X, y) or (X, y, sample weights).
+        y: targets, shape (n,); or shape (n, c), which makes c columns ``target_0``, ... None with an iterable.
         target: name of the target column.
-        row_group_rows: rows of a row group.
+        row_group_rows: number of rows of a row group.
         columns: names of the flattened features.
         weight: name of the column of sample weights, if blocks have weights.
 
     Raises:
         StorageError: the file cannot be written.
         DataError: rows cannot be stored.
-        UsageError: parameters that contradict each other.
+        UsageError: parameters contradict one another.
     """
     path = Path(given_path(path))
     blocks = blocks_of(X, y, row_group_rows)

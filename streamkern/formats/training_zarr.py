@@ -136,27 +136,28 @@ def write_zarr(
     overwrite: bool = False,
     storage_options: dict[str, Any] | None = None,
 ) -> None:
-    """Write rows in the training layout: zarr v3, compressed chunks of about 4 MiB with checksums.
+    """Write rows in the layout for training: zarr v3, with compressed chunks of about 4 MiB and checksums.
 
-    The group is marked complete last, so that an interrupted write is not mistaken for data.
+    The group is marked complete last, so an interrupted write is not mistaken for data.
 
     Args:
         url: a local path or an fsspec URL.
-        X: features, shape (n, ...); or an iterable of (X, y) blocks, with one chunk at a time in memory.
+        X: features, shape (n, ...). Or an iterable of (X, y) blocks; then only one chunk at a time is in memory.
         y: targets, shape (n,) or (n, c); None with an iterable.
         target: name of the target array.
-        n_rows: total rows of the iterable.
-        chunk_rows: rows of a chunk.
+        n_rows: total number of rows of the iterable.
+        chunk_rows: number of rows of a chunk.
         columns: names of the flattened features.
-        checksum: store a CRC-32C with every chunk, so that a flipped byte is an error.
-        compression: ``fast`` decodes fastest; ``small`` takes less space, and several times longer to decode.
+        checksum: store a CRC-32C with every chunk, so that a flipped bit is an error.
+        compression: ``fast`` decodes fastest. ``small`` takes less space, and several times longer to decode than
+            ``fast``.
         overwrite: replace an existing group of this layout.
-        storage_options: for fsspec.
+        storage_options: options for fsspec.
 
     Raises:
         StorageError: the path exists already, or the store cannot be written.
         DataError: rows cannot be stored, or their number is not ``n_rows``.
-        UsageError: parameters that contradict each other.
+        UsageError: parameters contradict one another.
     """
     url = given_path(url)
     require_compression(compression, "write_zarr")

@@ -65,18 +65,18 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Ingested:
-    """Result of an ingest.
+    """Result of ``ingest``.
 
     Attributes:
         path: path of the data set.
-        rows: rows.
-        n_features: width of a row.
+        rows: number of rows.
+        n_features: number of features of a row.
         dtype: stored dtype of the features.
         target: name of the target, or None.
         shuffled: whether the rows are in a random order.
         seconds: duration in seconds.
-        kept: rows written by an earlier, interrupted ingest; all rows, if the target existed already.
-        decoded_bytes: bytes of all rows as stored in memory.
+        kept: rows written by an earlier, interrupted call; all rows if the data set existed already.
+        decoded_bytes: bytes of all rows in memory, in the stored dtypes.
         stored_bytes: bytes on disk.
     """
 
@@ -109,48 +109,48 @@ def ingest(
     exclude: Sequence[str] = (), overwrite: bool = False, storage_options: dict[str, Any] | None = None,
     read_options: ReadOptions | Mapping[str, Any] | None = None, on_progress: Progress | None = None, verbose: int = 0,
 ) -> Ingested:  # fmt: skip
-    """Write the rows of any supported tables in the training layout.
+    """Write the rows of any supported tables in the layout for training.
 
-    zarr: version 3, compressed chunks of about 4 MiB, each with a CRC-32C. parquet: a directory of files of one
-    fixed-size binary column, with page checksums. After an interruption, the same call resumes where it stopped; after
-    completion, it does nothing.
+    Zarr v3 output has compressed chunks of about 4 MiB with a CRC-32C each. Parquet output is a directory of files with
+    one binary column and page checksums. An interrupted call can be repeated to resume; a completed call does nothing.
 
     Args:
-        sources: one or a list of: paths, globs, fsspec URLs (parquet, zarr, CSV, Arrow, npy, npz, HDF5); NumPy or Dask
-            arrays or pairs (X, y); pandas, polars (also lazy) or Dask frames, Arrow tables.
-        output: a local directory to create; or, for zarr, the URL of a store; the data are first written to the local
-            disk below TMPDIR, and then uploaded.
-        target: the column of targets, or several for c values a row.
+        sources: one source or a list of sources. A source is a path, glob or fsspec URL (parquet, zarr, CSV, Arrow,
+            npy, npz, HDF5). Or it is a NumPy or Dask array or pair (X, y), a pandas, polars (also lazy) or Dask frame,
+            or an Arrow table.
+        output: a local directory to create. For zarr it may be the URL of a store; the data are first written to the
+            local disk below TMPDIR, and then uploaded.
+        target: the column of targets; several columns for several outputs.
         columns: features to use, in this order.
-        weight: the column of sample weights >= 0; stored as float64, and used when the data are opened.
-        time: the column of the rows' time, as in ``open_dataset``; stored behind the features, and used likewise.
-        group: the column of groups, as ``time``.
-        shuffle: put the rows in a uniformly random order; if they do not fit in memory, they are written twice.
-        seed: seed of the order, which depends on the seed and the order of the sources only.
+        weight: the column of sample weights >= 0; stored as float64. ``open_dataset`` then uses it by default.
+        time: the column with the time of each row, as in ``open_dataset``, which then uses it by default.
+        group: the column of groups, like ``time``.
+        shuffle: put the rows in a uniformly random order. Rows that do not fit in memory are written twice.
+        seed: seed of the order. The order depends only on the seed and on the order of the sources.
         format: ``zarr`` or ``parquet``; by default from the ending of ``output``.
         dtype: store features in this dtype; unchanged by default. Integers must keep their values.
-        shard: combine zarr chunks into shards of this many bytes: fewer objects in an object store.
-        compression: for zarr: ``fast`` decodes fastest; ``small`` takes less space, and several times longer to decode.
-        keep_bits: round float features to this many bits after the leading one, to save space; exact by default. The
+        shard: combine zarr chunks into shards of this many bytes, to store fewer objects.
+        compression: as in ``write_zarr``; only for zarr.
+        keep_bits: round float features to this many bits after the leading bit, to save space; exact by default. The
             relative change of a value is at most 2^-(keep_bits + 1).
-        memory: most memory of the process, such as ``"2GiB"``; half of the machine's by default.
-        threads: chunks decoded, and pieces written, concurrently; the process's cores by default.
+        memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
+            memory.
+        threads: number of chunks to decode, and pieces to write, at the same time; by default, the process's cores.
         resources: a ``Resources`` with memory and threads.
         header: whether the first line of a text table names its columns.
-        missing: ``nan``: a missing value among features is stored as NaN; or ``error``.
-        schema: kinds of columns by name, to override their types: ``{"zip": "category"}``; one of
-            ``number``, ``category``, ``boolean`` and ``datetime``. They are stored with the data.
+        missing: ``nan`` stores a missing value among features as NaN; ``error`` raises an error.
+        schema: kinds of columns by name, as in ``open_dataset``; they are stored with the data.
         exclude: columns to leave out.
         overwrite: replace an existing dataset of this layout.
-        storage_options: for fsspec.
+        storage_options: options for fsspec.
         read_options: for text tables, such as ``sk.read_options(delimiter=";", decimal=",")``.
-        on_progress: called with the activity, rows done and rows in all.
+        on_progress: function called with the activity, the rows done and the total rows.
         verbose: 1 shows the progress on standard error; 0 shows nothing.
 
     Raises:
-        UsageError: parameters that contradict each other.
+        UsageError: parameters contradict one another.
         PlanRefusedError: ``memory`` is too small for one chunk of a source.
-        MemoryLimitError: the process exceeded its budget; finished parts are kept.
+        MemoryLimitError: the process exceeded its memory limit; finished parts are kept.
         StorageError: a source cannot be read, ``output`` exists already, or the disk is full.
         DataError: rows cannot be stored.
         BusyError: another process writes to ``output``.

@@ -45,11 +45,11 @@ _RAMP = " .:-=+*#%@"
 
 @dataclass(frozen=True, eq=False)
 class Inspection:
-    """Facts of a data set from a sweep over all its rows.
+    """Facts about a data set, computed from all its rows.
 
     Attributes:
-        facts: JSON-serialisable: schema, chunks, bytes, classes, order, and where the rows come from.
-        columns: sketches of the columns.
+        facts: schema, chunks, bytes, classes, order and origin of the rows, JSON-serialisable.
+        columns: summaries of the columns.
         names: names of the columns.
         others: name, type and contents of columns that cannot be features without encoding, such as text.
     """
@@ -183,26 +183,27 @@ def inspect(
     storage_options: dict[str, Any] | None = None,
     read_options: Any = None,
 ) -> Inspection:
-    """Summarise a data set, in two sweeps over all rows, one over columns that cannot be features, and 64 chunks.
+    """Summarise a data set: columns, missing values, classes and the order of rows. Read all rows twice.
 
     Args:
-        path: a path, glob or URL as for ``open_dataset``; or arrays, or a frame.
-        target: the column of targets, or several; for ingested data, the recorded one.
+        path: a path, glob or URL, as for ``open_dataset``; or arrays, or a frame.
+        target: the column of targets, or several; for ingested data, the recorded target by default.
         columns: features to summarise.
         schema: kinds of columns by name, as for ``open_dataset``.
         exclude: columns to leave out.
         header: whether the first line of a text table names its columns.
-        memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
-        threads: threads of this process; its cores by default.
+        memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
+            memory.
+        threads: threads of this process; by default, its number of cores.
         resources: a ``Resources``, for another scheduler.
-        storage_options: for fsspec.
+        storage_options: options for fsspec.
         read_options: for text tables, as for ``open_dataset``.
 
     Raises:
         StorageError: a chunk cannot be read.
         DataError: the files cannot be read as rows.
-        PlanRefusedError: the sweeps would exceed ``memory``; the message has a remedy.
-        MemoryLimitError: the process exceeded its budget.
+        PlanRefusedError: reading would exceed ``memory``; the message has a remedy.
+        MemoryLimitError: the process exceeded its memory limit.
     """
     given = given_resources(resources, memory, threads)
     budget = given.budget

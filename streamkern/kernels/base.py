@@ -30,13 +30,13 @@ STRIP_ROWS = 32
 
 
 class Kernel(Parameters, ABC):
-    """A positive-definite function k(x, z). Subclasses are frozen dataclasses; + and * combine them."""
+    """A positive-definite function k(x, z). ``kernel(X, Z)`` is the matrix k(X, Z); + and * combine kernels."""
 
     __array_ufunc__: ClassVar[None] = None  # so that ``np.float64(2) * kernel`` calls ``Kernel.__rmul__``
 
     @property
     def translation_invariant(self) -> bool:
-        """True if k(x + a, z + a) = k(x, z), so that rows may be centred, as float32 distances require."""
+        """True if k(x + a, z + a) = k(x, z). Rows may then be centred, for accurate distances in float32."""
         return False
 
     @property
@@ -46,19 +46,19 @@ class Kernel(Parameters, ABC):
 
     @abstractmethod
     def apply(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
-        """Turn inner products S = X Zᵀ, shape (b, p), or L1 distances if ``norm`` is 1, into k(X, Z) in place.
+        """Turn inner products S = X Zᵀ, shape (b, p), into k(X, Z) in place. If ``norm`` is 1, S has L1 distances.
 
         Args:
-            S: inner products, float32 or float64; may be a row-strided view.
+            S: inner products or L1 distances, float32 or float64; may be a row-strided view.
             x_norms: squared norms of X, shape (b,).
             z_norms: squared norms of Z, shape (p,).
             loops: elementwise arithmetic of the engine.
         """
 
     def slopes(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> Slopes:
-        """Return P and Q of ∇_x k(x, z) = P z + Q x, or of P sign(x − z) if the norm is 1; see ``kernels.derivatives``.
+        """Return P and Q of the gradient: ∇_x k(x, z) = P z + Q x, or P sign(x − z) if ``norm`` is 1.
 
-        By default they are finite differences of ``apply`` in float64.
+        By default, they are finite differences of ``apply`` in float64; see ``kernels.derivatives``.
 
         Args:
             S: as for ``apply``; it is not changed.
@@ -67,7 +67,7 @@ class Kernel(Parameters, ABC):
             loops: as for ``apply``.
 
         Returns:
-            P, shape (b, p), and Q, of the same shape, or None for 0.
+            P and Q, both of shape (b, p); Q is None if it is 0.
         """
         return numerical_slopes(self.apply, S, x_norms, z_norms, loops)
 
@@ -86,7 +86,7 @@ class Kernel(Parameters, ABC):
         Args:
             X: rows, shape (n, d).
             Z: centers, shape (p, d); None for k(X, X), with an exact diagonal.
-            threads: at most so many, the cores of the process by default; the bits are the same for any number.
+            threads: largest number of threads; by default, the number of cores. The bits do not depend on it.
 
         Raises:
             UsageError: shapes do not fit, or ``threads`` is below 1.
@@ -107,13 +107,13 @@ class Kernel(Parameters, ABC):
         return K
 
     def matvec(self, X: Array, Z: Array, W: Array, *, threads: int | None = None) -> Array:
-        """Return k(X, Z) W, shape (n, c) or (n,) for W of shape (p,), without storing k(X, Z).
+        """Return k(X, Z) W without storing k(X, Z): shape (n, c), or (n,) if W has shape (p,).
 
         Args:
             X: rows, shape (n, d).
             Z: centers, shape (p, d).
             W: weights, shape (p, c) or (p,).
-            threads: at most so many, the cores of the process by default; the bits are the same for any number.
+            threads: largest number of threads; by default, the number of cores. The bits do not depend on it.
 
         Raises:
             UsageError: shapes do not fit, or ``threads`` is below 1.
@@ -143,18 +143,18 @@ class Kernel(Parameters, ABC):
 
     @property
     def needs_median(self) -> bool:
-        """True if a length scale is the median distance of two rows and not yet known."""
+        """True if a length scale is the median distance between two rows, and not yet known."""
         return False
 
     def at_median(self, distance: float) -> Kernel:
-        """Return the kernel with every ``"median"`` replaced by this distance, in the units of the rows."""
+        """Return the kernel with this distance, in the units of the rows, in place of every ``"median"``."""
         return self
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters by name, for scikit-learn's tools.
 
         Args:
-            deep: whether to add parameters of nested kernels, as ``kernel__bandwidth`` or ``parts__0__bandwidth``.
+            deep: whether to add the parameters of nested kernels, as ``kernel__bandwidth`` or ``parts__0__bandwidth``.
         """
         found: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
         for name, value in list(found.items()) if deep else ():

@@ -22,7 +22,7 @@ class Linear(Kernel):
 
     Args:
         offset: c, 0 or above.
-        centred: whether the mean of the centers is subtracted from x and z, so that adding a constant to all rows
+        centred: whether to subtract the mean of the centers from x and z. A constant that is added to all rows then
             changes nothing.
 
     Raises:
@@ -103,10 +103,11 @@ class Polynomial(Kernel):
 class ArcCosine(Kernel):
     """Arc-cosine kernel: an infinitely wide network of ``depth`` layers with activation max(0, t)^order.
 
-    One layer is k(x, z) = 2 E_w [max(0, ⟨w, x⟩)^n max(0, ⟨w, z⟩)^n] over standard normal w (Cho & Saul 2009),
-    the step function for n = 0; further layers compose. For n = 1, k(x, x) = ‖x‖². A layer of n = 2 takes
-    q = k(x, x) to 3q²: give it rows of about unit norm. For n = 0 each layer halves the number of correct digits if x
-    is near z, because the angle is the square root of the rounded 1 − cos θ; the diagonal is exact.
+    One layer is k(x, z) = 2 E_w [max(0, ⟨w, x⟩)^n max(0, ⟨w, z⟩)^n] over standard normal w (Cho & Saul 2009). For n =
+    0, the activation is the step function. More layers compose such kernels. For n = 1, k(x, x) = ‖x‖². For n = 2, a
+    layer maps q = k(x, x) to 3q², so rows should have about unit norm. For n = 0 and x near z, each layer halves the
+    number of correct digits. The reason is the square root of the rounded 1 − cos θ, for the angle θ. The diagonal is
+    exact.
 
     Args:
         order: n, 0, 1 or 2.
@@ -130,7 +131,7 @@ class ArcCosine(Kernel):
         return angular_slopes(S, x_norms, z_norms, f"arccos{self.order}", self.depth)
 
     def diag(self, X: Array) -> Array:
-        """Return k(x, x) = m(x)². A row of zeros counts as orthogonal to all rows, including itself."""
+        """Return k(x, x) of every row: shape (n,). A row of zeros is orthogonal to all rows, including itself."""
         norms = _squared_norms(X)
         K = magnitudes(f"arccos{self.order}", self.depth, norms) ** 2
         right = np.zeros((1, 1))
@@ -142,8 +143,8 @@ class ArcCosine(Kernel):
 class NTK(Kernel):
     """Neural tangent kernel of a fully connected ReLU network without biases (Jacot et al. 2018, theorem 1).
 
-    Θ_l = Σ_l + Θ_{l−1} Σ'_l with Θ_0 = Σ_0 = ⟨x, z⟩, scaled so that Σ_l(x, x) = ‖x‖² (Arora et al. 2019): then
-    k(x, x) = (depth + 1) ‖x‖². It is homogeneous, k(ax, z) = a k(x, z) for a > 0, so rows need not have unit norm.
+    Θ_l = Σ_l + Θ_{l−1} Σ'_l with Θ_0 = Σ_0 = ⟨x, z⟩, scaled so that Σ_l(x, x) = ‖x‖² (Arora et al. 2019). Then k(x, x)
+    = (depth + 1) ‖x‖². Rows need not have unit norm, because k(ax, z) = a k(x, z) for a > 0.
 
     Args:
         depth: number of hidden layers, 1 or above.
@@ -169,13 +170,13 @@ class NTK(Kernel):
 
 @dataclass(frozen=True)
 class DotProfile(UserProfile):
-    """k(x, z) = g(⟨x, z⟩) for a user's g, elementwise in NumPy. The user must ensure that it is positive definite.
+    """k(x, z) = g(⟨x, z⟩) for a user's NumPy function g. The user must ensure that k is positive definite.
 
-    A power series g with nonnegative coefficients is positive definite (Schoenberg 1942). Saved and loaded like
-    ``RadialProfile``.
+    If g is a power series with nonnegative coefficients, k is positive definite (Schoenberg 1942). Models with such a
+    kernel are saved and loaded as for ``RadialProfile``.
 
     Args:
-        function: g, from inner products to values, of any shape and either floating dtype, element by element.
+        function: g, from inner products to values, with the requirements of ``RadialProfile``.
 
     Raises:
         UsageError: g cannot be called.

@@ -30,7 +30,7 @@ _SUBSTITUTED_COLUMNS = 512  # columns of a triangular product at a time
 
 
 class FeatureMap(Parameters, ABC):
-    """A function φ from rows to M numbers. Subclasses are frozen dataclasses.
+    """A function φ from a row to M numbers. Subclasses are frozen dataclasses.
 
     Attributes:
         needs_centers: whether φ is made from centers Z.
@@ -40,30 +40,30 @@ class FeatureMap(Parameters, ABC):
 
     @property
     def translation_invariant(self) -> bool:
-        """True if ⟨φ(x + a), φ(z + a)⟩ depends on a at most through the draw of φ, so that rows may be centred."""
+        """True if ⟨φ(x + a), φ(z + a)⟩ depends on a only through the random draw of φ. Rows may then be centred."""
         return False
 
     @abstractmethod
     def width(self, d: int, p: int = 0) -> int:
-        """Return the number M of features for rows of width d and p centers."""
+        """Return the number M of features, for rows with d features and p centers."""
 
     @abstractmethod
     def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
-        """Return bytes of the basis during its lifetime."""
+        """Return the bytes of the basis while it is in use."""
 
     @abstractmethod
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
-        """Return the functions φ_1 .. φ_M of a row x of width d.
+        """Return the functions φ_1 .. φ_M of a row x with d features.
 
         Args:
-            d: width of the rows.
+            d: number of features of a row.
             dtype: dtype of values and arithmetic, float32 or float64.
-            Z: centers, shape (p, d), not centred. None if the map needs none.
-            center: a number or shape (d,), already subtracted from the rows that are passed to the basis: given x −
-                center, it returns φ(x).
+            Z: centers, shape (p, d), not centred. None if the map needs no centers.
+            center: a number or shape (d,), which is already subtracted from rows: given x − center, the basis returns
+                φ(x).
 
         Raises:
-            UsageError: centers are missing or of another width, or rows may not be centred.
+            UsageError: centers are missing, have another number of features, or rows may not be centred.
             NumericalError: the kernel matrix of the centers is not positive definite.
         """
 
@@ -94,24 +94,25 @@ class _Random(FeatureMap):
 
 @dataclass(frozen=True)
 class RandomFourier(_Random):
-    """Random Fourier features: φ_j(x) = √(2/M) cos(⟨ω_j, x⟩ + b_j), E ⟨φ(x), φ(z)⟩ = k(x, z) (Rahimi & Recht 2007).
+    """Random Fourier features φ_j(x) = √(2/M) cos(⟨ω_j, x⟩ + b_j), with E ⟨φ(x), φ(z)⟩ = k(x, z) (Rahimi & Recht 2007).
 
-    As in Carratino et al. 2018, example 1 and section 5. ω follows the kernel's spectral measure: normal of scale 1/σ
-    for the Gaussian, multivariate t of 1, 3 and 5 degrees of freedom for Laplace and Matérn 3/2 and 5/2; b is uniform
-    on one turn. The error of ⟨φ(x), φ(z)⟩ is about 1/√M.
+    As in Carratino et al. 2018, example 1 and section 5, the frequencies ω follow the spectral measure of the kernel.
+    This measure is normal with scale 1/σ for the Gaussian. It is multivariate t for Laplace, Matérn 3/2 and Matérn 5/2,
+    with 1, 3 and 5 degrees of freedom. The phases b are uniform in [0, 2π]. The error of ⟨φ(x), φ(z)⟩ is about 1/√M.
 
-    Memory: ω, M × d numbers. Feature j does not depend on M, so a smaller map has the first features of a larger one.
+    The map keeps the M × d numbers ω in memory. Up to the factor √(2/M), feature j does not depend on M: a smaller map
+    has the first features of a larger map.
 
     Args:
         kernel: Gaussian, Laplace or Matern.
         M: number of features, 1 or above.
-        seed: which draw.
-        orthogonal: ω of a block of d features are orthogonal (Yu et al. 2016, "Orthogonal random features"), each with
-            the same distribution as otherwise: the estimate has the same mean and a smaller variance, most of all in
-            many dimensions.
+        seed: seed of the draw.
+        orthogonal: make the ω of each block of d features orthogonal, without a change of their distributions (Yu et
+            al. 2016, "Orthogonal random features"). The variance of ⟨φ(x), φ(z)⟩ becomes smaller, most of all in many
+            dimensions.
 
     Raises:
-        UsageError: a parameter is out of range, or the kernel has no spectral measure here.
+        UsageError: a parameter is out of range, or the spectral measure of the kernel is not available.
     """
 
     kernel: Kernel
@@ -143,7 +144,7 @@ class RandomFourier(_Random):
         return _Cosines(omega.astype(dtype), (phases - np.rint(phases)).astype(dtype))
 
     def frequencies(self, d: int) -> Array:
-        """ω, shape (M, d), float64."""
+        """Frequencies ω, shape (M, d), float64."""
         omega = _normals(self.seed, _Purpose.DIRECTIONS, self.M, d)
         if self.orthogonal:
             for rows in cuts(self.M, d):
@@ -165,14 +166,14 @@ class RandomFourier(_Random):
 
 @dataclass(frozen=True)
 class ReLUFeatures(_Random):
-    """A random layer: φ_j(x) = √(2/M) max(0, ⟨ω_j, x⟩), ω standard normal; E ⟨φ(x), φ(z)⟩ is ``ArcCosine(order=1)``.
+    """A random layer φ_j(x) = √(2/M) max(0, ⟨ω_j, x⟩), ω standard normal; E ⟨φ(x), φ(z)⟩ is ``ArcCosine(order=1)``.
 
-    Rows may not be centred, because angles are measured at the origin.
-    Memory: ω, M × d numbers. Feature j does not depend on M, up to the factor.
+    Rows may not be centred, because angles are measured at the origin. The map keeps the M × d numbers ω in memory.
+    Feature j does not depend on M, up to the factor.
 
     Args:
         M: number of features, 1 or above.
-        seed: which draw.
+        seed: seed of the draw.
 
     Raises:
         UsageError: a parameter is out of range.
@@ -225,10 +226,10 @@ class _AtCenters(FeatureMap):
 
 @dataclass(frozen=True)
 class KernelFeatures(_AtCenters):
-    """φ_j(x) = k(x, z_j): a radial basis function network. Memory: the centers.
+    """φ_j(x) = k(x, z_j): a radial basis function network. The map keeps the centers z_j in memory.
 
     Args:
-        kernel: the kernel.
+        kernel: the kernel k.
     """
 
     def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
@@ -240,15 +241,15 @@ class KernelFeatures(_AtCenters):
 
 @dataclass(frozen=True)
 class Nystrom(_AtCenters):
-    """φ(x) = L⁻¹ k_Z(x) with L Lᵀ = K(Z, Z): ⟨φ(x), φ(z)⟩ is k projected onto the span of k(·, z_j).
+    """φ(x) = L⁻¹ k_Z(x) with L Lᵀ = K(Z, Z), for centers Z: ⟨φ(x), φ(z)⟩ is k projected on the span of k(·, z_j).
 
-    It equals k(x, z) if x or z is a center (Williams & Seeger 2001). Works for any kernel. A diagonal of a few units
-    of rounding of tr K(Z, Z) is added, in the arithmetic's dtype.
+    It equals k(x, z) if x or z is a center (Williams & Seeger 2001). A few rounding units of tr K(Z, Z) are added to
+    the diagonal of K(Z, Z).
 
-    Memory: the centers and L⁻¹, p × p numbers; during construction, a second matrix of p × p float64.
+    The map keeps Z and L⁻¹, p × p numbers, in memory. Its construction takes one more matrix of p × p float64.
 
     Args:
-        kernel: the kernel.
+        kernel: any kernel k.
     """
 
     def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:

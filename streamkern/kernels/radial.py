@@ -80,7 +80,7 @@ class Radial(Kernel):
     @property
     @abstractmethod
     def kind(self) -> str:
-        """The profile, one of ``RADIAL_KINDS``."""
+        """Name of the profile, one of ``RADIAL_KINDS``."""
 
     @property
     def translation_invariant(self) -> bool:
@@ -123,9 +123,10 @@ class Laplace(_Normed):
     """k(x, z) = exp(−‖x − z‖/σ).
 
     Args:
-        bandwidth: σ > 0, or ``"median"``: the median distance of training rows in the kernel's norm.
-        norm: 2, or 1 for r = Σ_k |x_k − z_k|: a product of kernels of one feature each. It suits tables, whose columns
-            have different meanings; it takes about three times the arithmetic.
+        bandwidth: σ > 0, or ``"median"``: the median distance between training rows in the norm of the kernel.
+        norm: 2 for the Euclidean distance, or 1 for Σ_k |x_k − z_k|. With 1, the kernel is a product of kernels of one
+            feature each. This suits tables with columns of different meanings, and takes about three times the
+            arithmetic of 2.
 
     Raises:
         UsageError: the bandwidth is not a positive finite number, or the norm is neither 1 nor 2.
@@ -156,14 +157,14 @@ class Cauchy(Radial):
 
 @dataclass(frozen=True)
 class Matern(Radial):
-    """Matérn kernel of smoothness ν: between Laplace (ν = 1/2) and the Gaussian (ν = ∞).
+    """Matérn kernel with smoothness ν. Laplace has ν = 1/2, and the Gaussian ν = ∞.
 
-    k(x, z) = (1 + t) exp(−t) with t = √3 r/σ for ν = 3/2, and (1 + t + t²/3) exp(−t) with t = √5 r/σ for ν = 5/2
-    (Rasmussen & Williams 2006, eq. 4.17).
+    For ν = 3/2, k(x, z) = (1 + t) exp(−t) with t = √3 ‖x − z‖/σ. For ν = 5/2, k(x, z) = (1 + t + t²/3) exp(−t) with t =
+    √5 ‖x − z‖/σ (Rasmussen & Williams 2006, eq. 4.17).
 
     Args:
-        bandwidth: σ > 0.
-        nu: 1.5 or 2.5.
+        bandwidth: σ > 0, or ``"median"``.
+        nu: ν, 1.5 or 2.5.
 
     Raises:
         UsageError: the bandwidth is not a positive finite number, or ν is neither 1.5 nor 2.5.
@@ -189,12 +190,12 @@ class Matern(Radial):
 
 @dataclass(frozen=True, repr=False)
 class ExponentialPower(_Normed):
-    """k(x, z) = exp(−(‖x − z‖/σ)^γ): Laplace at γ = 1; at γ = 2 a Gaussian of bandwidth σ/√2.
+    """k(x, z) = exp(−(‖x − z‖/σ)^γ): Laplace for γ = 1; a Gaussian of bandwidth σ/√2 for γ = 2.
 
     Args:
         bandwidth: σ > 0, or ``"median"``.
-        exponent: γ > 0, at most the norm, since otherwise the function is not positive definite.
-        norm: 2, or 1 for the distance Σ_k |x_k − z_k|, see ``Laplace``.
+        exponent: γ > 0. It is at most the norm, because otherwise the function is not positive definite.
+        norm: 2 or 1, as in ``Laplace``.
 
     Raises:
         UsageError: the bandwidth is not a positive finite number, or γ or the norm is out of range.
@@ -234,15 +235,15 @@ class UserProfile(Kernel):
 
 @dataclass(frozen=True)
 class RadialProfile(UserProfile):
-    """k(x, z) = g(‖x − z‖²) for a user's g, elementwise in NumPy. The user must ensure that it is positive definite.
+    """k(x, z) = g(‖x − z‖²) for a user's NumPy function g. The user must ensure that k is positive definite.
 
-    A model with such a kernel is saved with the function's name. Loading a model executes no code and does not
-    import the function: pass the kernel to ``load_model``.
+    A model with such a kernel is saved with the name of g. ``load_model`` does not import g, because it executes no
+    code: pass the kernel to it.
 
     Args:
-        function: g, from squared distances to values, of any shape and either floating dtype. It must work
-            elementwise, because it is called on tiles. To be saved, or sent to another process, it must be defined
-            at the top level of a module.
+        function: g, from squared distances to values, for arrays of any shape, float32 or float64. It must work
+            elementwise, because it is called on parts of a matrix. To be saved, or sent to another process, it must be
+            defined at the top level of a module.
 
     Raises:
         UsageError: g cannot be called.

@@ -25,22 +25,22 @@ class CalibratedModel:
     decision_function: Callable[..., Array]
 
     def predict_proba(self, X: Any, *, executor: Executor | None = None) -> Array:
-        """Probabilities of the classes, in the order of ``encoding.values``, shape (n, K), float64.
+        """Return probabilities of the classes, in the order of ``encoding.values``: shape (n, K), float64.
 
-        Of several labels a row that of each, in the order of ``encoding.names``: shape (n, L).
+        With several labels a row, return the probability of each, in the order of ``encoding.names``: shape (n, L).
 
         Args:
             X: as in ``decision_function``.
-            executor: where blocks run; threads of this process by default.
+            executor: as in ``decision_function``.
 
         Raises:
-            UsageError: the model has no probabilities: it predicts values, or there were no rows to learn them from.
+            UsageError: the model predicts values, or there were no rows to learn probabilities from.
             DataError: as in ``decision_function``.
         """
         return self._calibration().probabilities(self.decision_function(X, executor=executor))
 
     def predict_log_proba(self, X: Any, *, executor: Executor | None = None) -> Array:
-        """Logarithms of ``predict_proba``, finite where a probability rounds to 0: shape (n, K), float64.
+        """Return logarithms of ``predict_proba``: shape (n, K), float64, finite even if a probability rounds to 0.
 
         Raises:
             UsageError: as ``predict_proba``.
@@ -49,7 +49,7 @@ class CalibratedModel:
         return self._calibration().log_probabilities(self.decision_function(X, executor=executor))
 
     def probabilities(self, outputs: Array) -> Array:
-        """Probabilities of the classes, shape (n, K), float64, from outputs of that shape.
+        """Return probabilities of the classes from outputs: shape (n, K), float64.
 
         Raises:
             UsageError: as ``predict_proba``.
@@ -57,15 +57,15 @@ class CalibratedModel:
         return self._calibration().probabilities(outputs)
 
     def prediction_set(self, X: Any, coverage: float = 0.9, *, executor: Executor | None = None) -> Array:
-        """Mask of the classes in a set that holds the true one with the given probability: shape (n, K).
+        """Return for each row a set of classes that contains the true class with this probability: a mask (n, K).
 
-        Split conformal prediction class by class: of the rows of each class, that share has it in their set, rare
-        classes too. A class of too few rows for the coverage is in every set (Vovk 2012; Sadinle, Lei, Wasserman 2019).
+        The probability holds for the rows of each class, rare classes included (split conformal prediction for each
+        class). A class with too few rows for the coverage is in every set (Vovk 2012; Sadinle, Lei, Wasserman 2019).
 
         Args:
             X: as in ``decision_function``.
             coverage: the probability, between 0 and 1.
-            executor: where blocks run; threads of this process by default.
+            executor: as in ``decision_function``.
 
         Raises:
             UsageError: as ``predict_proba``; or the coverage is not between 0 and 1.
@@ -74,7 +74,7 @@ class CalibratedModel:
         return self.sets(self.decision_function(X, executor=executor), coverage)
 
     def sets(self, outputs: Array, coverage: float = 0.9) -> Array:
-        """As ``prediction_set``, from outputs (n, K).
+        """Return the mask of ``prediction_set`` from outputs (n, K).
 
         Raises:
             UsageError: as ``prediction_set``.
@@ -110,24 +110,24 @@ class CalibratedModel:
         return self.calibration
 
     def predict_interval(self, X: Any, coverage: float = 0.9, *, executor: Executor | None = None) -> Array:
-        """Lower and upper ends that hold the target with the given probability, see ``calibration.intervals``.
+        """Return lower and upper ends of intervals that contain the target with this probability.
 
         Args:
             X: as in ``decision_function``.
-            coverage: the probability, between 0 and 1; where there were too few rows for it, ends are infinite.
-            executor: where blocks run; threads of this process by default.
+            coverage: the probability, between 0 and 1. If there were too few rows for it, the ends are infinite.
+            executor: as in ``decision_function``.
 
         Returns:
-            Shape (n, 2), or (n, c, 2) where targets have several values; float64.
+            Shape (n, 2); or (n, c, 2) if targets have several values; float64.
 
         Raises:
-            UsageError: the model has no intervals: it is a classifier, or there were no rows to learn them from.
+            UsageError: the model is a classifier, or there were no rows to learn intervals from.
             DataError: as in ``decision_function``.
         """
         return self.intervals(self.decision_function(X, executor=executor, scales=True), coverage)
 
     def intervals(self, outputs: Array, coverage: float = 0.9) -> Array:
-        """As ``predict_interval``, from outputs followed by those for the scales: shape (n, 2c).
+        """Return the ends of ``predict_interval`` from outputs of ``decision_function(scales=True)``: (n, 2c).
 
         Raises:
             UsageError: as ``predict_interval``.

@@ -53,29 +53,28 @@ def leaf_centers(n: int, full_kernel_limit: int, seed: int) -> Uniform:
 
 @dataclass(frozen=True)
 class Partition:
-    """Divide the rows into leaves and train a separate model in each.
+    """Divide the rows into parts, called leaves, and train a separate model in each.
 
-    The rows are cut in two, and each part again, until the leaves are small enough. A cut is at the median along one
-    direction, that in which the outputs change most: the top eigenvector of the average gradient outer product of a
-    sample of the rows. Each leaf is a fit like any other, with its own metric, kernel, centers and ridge. Predicting a
-    row costs the same for any number of leaves (ParK, Carratino et al. 2021; xRFM, Beaglehole et al. 2025).
+    The rows are cut in two, and each part again, until the leaves are small enough. Each cut is at the median of the
+    rows along the direction in which the outputs change most. This direction is the top eigenvector of the average
+    gradient outer product of a sample of the rows. Each leaf has its own metric, kernel, centers and ridge. Predicting
+    a row costs the same for any number of leaves (ParK, Carratino et al. 2021; xRFM, Beaglehole et al. 2025).
 
     Args:
-        leaves: number of leaves. ``"auto"``: rows are cut until no leaf has more than ``rows`` rows; a table of at
-            most ``rows`` rows is one model.
+        leaves: number of leaves. ``"auto"``: rows are cut until no leaf has more than ``rows`` rows.
         rows: largest number of rows of a leaf, if ``leaves`` is ``"auto"``. If you give centers, the default is four
             rows for each center, at least 8,000 and at most 50,000. Otherwise every row of a leaf is a center, and the
-            default is 10,000, or less for larger tables, down to 2,000. If cuts are chosen on a sample of the rows, a
-            leaf may have a tenth more.
+            default is 10,000; for larger tables it is smaller, down to 2,000. If cuts are chosen on a sample, a leaf
+            may have a tenth more rows.
         overlap: share of the rows at a cut that both sides are trained on, in [0, 0.5]; predictions blend there.
-            ``"auto"``: the largest share up to 0.5 with which no leaf has more than ``rows`` rows and all leaves
-            together take no more work than one model of 10,000 rows, but at least 0.05. If leaves have more than 16,000
-            rows and more than four cuts lead to each, the share at each cut is smaller; the sum of the shares
-            at the cuts that lead to a leaf is still at least four times ``overlap``.
-        by: name of a column: rows are first divided by its values, one part for each value. Values with few rows share
-            a part, which also predicts rows whose value training did not see.
-        cuts: ``"gradient"`` cuts as described above; ``"kmeans"`` separates two clusters of nearby rows, found by
-            k-means with two means, in units of the features' standard deviations. Then outputs do not matter.
+            ``"auto"`` is the largest share, from 0.05 to 0.5, with two properties. No leaf has more than ``rows`` rows,
+            and all leaves together take no more work than one model of 10,000 rows. The share at each cut is smaller if
+            leaves have more than 16,000 rows and more than four cuts lead to each leaf. The sum of the shares on the
+            way to a leaf is then still at least four times ``overlap``.
+        by: name of a column. The rows are first divided by its values, into one part for each value. Values with few
+            rows share a part, which also predicts rows with values that training did not see.
+        cuts: ``"gradient"``: the cuts described above. ``"kmeans"`` ignores the outputs, and separates two clusters of
+            nearby rows by k-means, in units of the features' standard deviations.
 
     Raises:
         UsageError: a parameter is out of range.
@@ -111,7 +110,7 @@ class Partition:
         """Largest number of rows of a leaf.
 
         Raises:
-            ValueError: ``rows`` is ``"auto"``, because the number of centers is not known yet.
+            ValueError: ``rows`` is ``"auto"``, and the number of centers is not known yet.
         """
         return int(self.rows)
 
@@ -129,7 +128,7 @@ class Partition:
         return float(np.clip(2 * (widest / rows) ** (1 / depth) - 1, least, MAX_OVERLAP))
 
     def expected(self, rows: int) -> tuple[int, int]:
-        """Return the number of leaves of a table, and the rows of the largest, if cuts are at medians."""
+        """Return the number of leaves of a table, and the number of rows of the largest, if cuts are at medians."""
         overlap = self.overlap_at_cut(rows)
         depth = self._depth(rows, overlap)
         leaves = 1 << depth if self.leaves == "auto" else int(self.leaves)
@@ -144,7 +143,7 @@ class Partition:
         return depth
 
     def settled(self, rows: int, p: int | None) -> Partition:
-        """Return the partition with a number in place of ``rows="auto"``, for a table of so many rows and p centers."""
+        """Return the partition with a number in place of ``rows="auto"``, for ``rows`` rows and p centers."""
         if self.rows != "auto":
             return self
         each = max_full_kernel_rows(rows) if p is None else min(max(ROWS_PER_CENTER * p, MIN_LEAF_ROWS), MAX_LEAF_ROWS)

@@ -85,24 +85,24 @@ class PredictedRows(NamedTuple):
 
 @dataclass(eq=False)
 class KernelMachine(CalibratedModel):
-    """A trained model f(x) = Σ_j α_j k(x, z_j), with the preprocessing of stored rows and the decoding of outputs.
+    """A trained model f(x) = Σ_j α_j k(x, z_j), with the preprocessing of rows and the decoding of outputs.
 
     Args:
-        kernel: the kernel.
-        Z: centers, shape (p, d), in scaled units; in memory, or stored.
+        kernel: the kernel k.
+        Z: centers z_j, shape (p, d), in scaled units; in memory, or stored.
         weights: α, shape (p, c).
-        encoding: classes, or the mean that was subtracted from the targets.
+        encoding: the classes, or the mean that was subtracted from the targets.
         factor: multiplies features, after the transforms: a number or shape (d,).
         shift: added after the factor: a number or shape (d,).
         columns: names of the features, or None.
         metadata: JSON-serialisable facts about the training.
-        features: the feature map φ of f(x) = Σ_j w_j φ_j(x), instead of kernel values; Z are its centers.
+        features: a feature map φ, for f(x) = Σ_j w_j φ_j(x) instead; Z then has the centers of φ.
         transforms: fitted preprocessing of stored rows, in order.
-        origin: subtracted from scaled rows, in float64, before they are rounded; Z is relative to it. A number or
-            shape (d,).
+        origin: a number or shape (d,), subtracted from scaled rows in float64 before they are rounded. Z is relative to
+            it.
         schema: names and kinds of the columns of a table, by which rows are read; None for arrays of numbers.
-        calibration: calibration of probabilities or intervals; None without rows to learn it from.
-        sums: normal equations, see ``update_model``; None if the solver did not keep them.
+        calibration: calibration of probabilities or intervals; None if there were no rows to learn it from.
+        sums: the normal equations, for ``update_model``; None if the solver did not keep them.
     """
 
     kernel: Kernel
@@ -130,7 +130,7 @@ class KernelMachine(CalibratedModel):
 
     @classmethod
     def of(cls, fitted: Fitted, **metadata: Any) -> KernelMachine:
-        """Return the model of a fit; ``metadata`` is added to the facts about the training."""
+        """Return the model of a fit. ``metadata`` is added to the facts about the training."""
         problem, outcome = fitted.problem, fitted.outcome
         facts = {
             "rows": outcome.rows,
@@ -153,17 +153,17 @@ class KernelMachine(CalibratedModel):
 
     @property
     def n_features(self) -> int:
-        """Width of a stored row; after preprocessing it is the width of Z."""
+        """Number of features of a stored row, before preprocessing."""
         return self.transforms[0].n_in if self.transforms else int(self.Z.shape[1])
 
     @property
     def n_centers(self) -> int:
-        """Number of centers, over all leaves of a partitioned model."""
+        """Number of centers; in a partitioned model, in all leaves together."""
         return len(self.Z)
 
     @property
     def weights_sha256(self) -> str:
-        """SHA-256 of the weights' bytes: equal for runs that trained the same model."""
+        """SHA-256 of the bytes of the weights. Runs that trained the same model have equal digests."""
         return sha256(self.weights)
 
     @property
@@ -199,7 +199,7 @@ class KernelMachine(CalibratedModel):
 
     @property
     def held(self) -> tuple[int, int]:
-        """Bytes of the model in prediction (centers as stored, centred and packed; draws), and functions of a row."""
+        """Bytes of centers and random numbers in prediction, and number of weights of an output."""
         return (3 * self.Z.nbytes if isinstance(self.Z, np.ndarray) else 0) + self._drawn, len(self.weights)
 
     @property
@@ -211,7 +211,7 @@ class KernelMachine(CalibratedModel):
 
     @property
     def wide(self) -> bool | None:
-        """True if training kept stored values in float64, see ``Dataset``; None if unknown."""
+        """True if training kept stored values in float64, as in ``Dataset``; None if unknown."""
         stored = self.metadata.get("dtype")
         return None if stored is None else wide(np.dtype(stored))
 
@@ -227,15 +227,15 @@ class KernelMachine(CalibratedModel):
         """Return outputs f(x), shape (n, c): a score for each class, or predicted values.
 
         Args:
-            X: rows as stored in training: an array (n, d); a table (a frame, an Arrow table, a dict of columns, a list
-                of dicts), whose columns are found by name; a Dataset; or a path.
-            executor: where blocks run; threads of this process by default.
-            threads: largest number of threads without an executor; the cores of the process by default. Results do not
+            X: rows as in training: an array (n, d), a table, a ``Dataset`` or a path. A table is a frame, an Arrow
+                table, a dict of columns or a list of dicts; its columns are found by name.
+            executor: where blocks of rows are computed; by default, threads of this process.
+            threads: largest number of threads without an executor; by default, the number of cores. Results do not
                 depend on it.
-            scales: whether the outputs for ``intervals`` are returned along with them: shape (n, 2c).
+            scales: whether to return also the c outputs that determine the widths of intervals, shape (n, 2c).
 
         Raises:
-            DataError: the width differs, or a feature is NaN or infinite; the message names the row.
+            DataError: the number of features differs, or a feature is NaN or infinite; the message names the row.
             UsageError: ``threads`` is below 1.
         """
         empty = np.empty((0, (1 + scales) * self.weights.shape[1]), self._output_dtype)
@@ -262,18 +262,19 @@ class KernelMachine(CalibratedModel):
         rows: tuple[int, int] | None = None,
         unseen: Counter[str] | None = None,
     ) -> Iterator[PredictedRows]:
-        """Yield predictions block by block, in the order of the stored rows; values do not depend on ``rows``.
+        """Yield predictions block by block, in the order of the stored rows. Values do not depend on ``rows``.
 
         Args:
-            X: as in ``decision_function``; every stored row once.
-            executor: where blocks run; threads of this process by default.
-            outputs: whether outputs are returned too.
-            scales: whether the outputs for intervals are returned along with them, see ``intervals``.
-            rows: first and last + 1 row; all by default.
-            unseen: counter to which the rows with a category unknown to training are added, by column.
+            X: as in ``decision_function``; a ``Dataset`` must have every stored row once.
+            executor: as in ``decision_function``.
+            outputs: whether to return outputs too.
+            scales: as in ``decision_function``.
+            rows: first row, and last row + 1; all rows by default.
+            unseen: a counter, by column, of rows with a category that training did not see; the call adds to it.
 
         Raises:
             DataError: as in ``decision_function``.
+            UsageError: the ``Dataset`` is a selection of rows, or augmented.
         """
         dataset = self.dataset(X)
         if dataset.rules or dataset.virtual_rows is not None:
@@ -318,7 +319,7 @@ class KernelMachine(CalibratedModel):
         return outputs
 
     def blocks(self, X: Any) -> tuple[Scan, Basis]:
-        """Return a scan of X, as in ``decision_function``, in blocks for the basis; and the basis."""
+        """Return a scan of X (as in ``decision_function``) in blocks, and the basis functions of the model."""
         return self._scan(self.dataset(X)), self._basis()
 
     def _rows_of(self, X: Any) -> Array:
@@ -356,7 +357,7 @@ class KernelMachine(CalibratedModel):
 
         Args:
             X: as in ``decision_function``.
-            executor: where blocks run; threads of this process by default.
+            executor: as in ``decision_function``.
             threads: as in ``decision_function``.
 
         Raises:
@@ -366,17 +367,17 @@ class KernelMachine(CalibratedModel):
         return self.decide(self.decision_function(X, executor=executor, threads=threads))
 
     def decide(self, outputs: Array) -> Array:
-        """Return predictions for outputs (n, c)."""
+        """Return predictions from outputs (n, c)."""
         values = _decided(outputs, self.encoding)
         return np.asarray(self.encoding.values[values]) if isinstance(self.encoding, Classes) else values
 
     def score(self, X: Any, y: Array | None = None, *, executor: Executor | None = None) -> dict[str, Any]:
-        """Return metrics on rows with targets: ``n``, ``mse``, ``accuracy`` or ``r2``, and those of ``metrics_of``.
+        """Return metrics on rows with targets: ``n``, ``mse``, ``accuracy`` or ``r2``, and others by kind of target.
 
         Args:
-            X: as in ``decision_function``; a Dataset or path with a target, or an array with ``y``.
+            X: as in ``decision_function``; a ``Dataset`` or path with a target, or an array with ``y``.
             y: targets, for an array.
-            executor: where blocks run; threads of this process by default.
+            executor: as in ``decision_function``.
 
         Raises:
             DataError: as in ``decision_function``, or a label that training did not see.
@@ -393,7 +394,7 @@ class KernelMachine(CalibratedModel):
         return score_in_detail(executor, assembly, self._basis(), self.weights, self.calibration)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the model as a zarr group with JSON attributes, replacing any model at this path.
+        """Write the model as a zarr group with JSON attributes. It replaces any model at this path.
 
         Raises:
             StorageError: the disk is full or not writable; an earlier model is unchanged.
@@ -460,7 +461,7 @@ class KernelMachine(CalibratedModel):
         return Assembly(dataset, encoding, self._center(), self.Z.dtype)
 
     def dataset(self, X: Any, y: Array | None = None) -> Dataset:
-        """Return X, as in ``decision_function``, as a dataset with the model's preprocessing."""
+        """Return X (as in ``decision_function``) as a dataset with the preprocessing of the model."""
         if isinstance(X, Dataset):
             dataset = replace(X, source=X.source.conformed(self.schema))
         else:

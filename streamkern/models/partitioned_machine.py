@@ -247,12 +247,12 @@ class LeafBasis(Basis):
 
 @dataclass(eq=False)
 class PartitionedMachine(KernelMachine):
-    """A model of many leaves. ``Z`` and ``weights`` are empty: each leaf has its own.
+    """A model of many leaves, parts of the rows with a model in each. ``Z`` and ``weights`` are empty.
 
     Args:
-        tree: which leaf a row belongs to.
-        leaves: their models.
-        blend: width of the blending at borders, in parts of the overlap.
+        tree: finds the leaf that a row belongs to.
+        leaves: the models of the leaves.
+        blend: width of the zone at a border in which predictions of two leaves blend, as a share of the overlap.
     """
 
     tree: CutTree = field(default_factory=lambda: CutTree.of(1))
@@ -269,7 +269,7 @@ class PartitionedMachine(KernelMachine):
 
     @property
     def weights_sha256(self) -> str:
-        """SHA-256 of the digests of all leaves' weights, and of the constants: equal for runs of the same model."""
+        """SHA-256 of the digests of all leaves' weights and constants; equal for runs of the same model."""
         return digest([each["weights_sha256"] for each in self.leaves.facts], self.leaves.constants.tolist())
 
     @property
@@ -279,7 +279,7 @@ class PartitionedMachine(KernelMachine):
 
     @property
     def held(self) -> tuple[int, int]:
-        """Bytes that all leaves take once rows have come to each, and centers of the largest."""
+        """Bytes of all leaves if every leaf gets rows; and number of centers of the largest leaf."""
         centers = [int(each["centers"]) for each in self.leaves.facts]
         return 3 * self.n_centers * self.Z.shape[1] * self.Z.dtype.itemsize, max(centers, default=0)
 
@@ -288,7 +288,7 @@ class PartitionedMachine(KernelMachine):
         return None if self.leaves.folder is None else self.leaves
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the model and those of its leaves as one zarr group, replacing any model at this path.
+        """Write the model and the models of its leaves as one zarr group. It replaces any model at this path.
 
         Raises:
             StorageError: the disk is full or not writable; an earlier model is unchanged.
@@ -326,15 +326,15 @@ def leaves_in_memory(models: Sequence[KernelMachine | None], constants: Array, r
 
 
 def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) -> KernelMachine:
-    """Read a saved model. Executes no code: zarr and JSON.
+    """Read a saved model: zarr and JSON. It executes no code.
 
     Args:
-        path: where it was saved.
-        kernel: the kernel, for a model whose kernel is a user's function.
+        path: directory of the model.
+        kernel: the kernel, if the kernel of the model is a user's function.
 
     Raises:
         StorageError: nothing is there.
-        ModelFormatError: it is not a model, or not as it was written.
+        ModelFormatError: it is not a model, or is damaged.
     """
     return load_partition(path, kernel) if artifact_kind(path) == KIND else read_machine(path, kernel=kernel)
 

@@ -35,20 +35,20 @@ class SGD(Solver):
 
     Args:
         epochs: passes over the training rows.
-        batch: rows of a step b; √n by default (Carratino et al. 2018, Corollary 1, c₁.₃).
-        step: γ of the mean gradient; by default the one that the measured spectrum allows.
-        schedule: ``constant``: γ; ``power``: γ t^{−θ}; ``pegasos``: 1/(λ t), which needs a ridge.
+        batch: number b of rows of a step; √n by default (Carratino et al. 2018, Corollary 1, c₁.₃).
+        step: step size γ for the mean gradient of a batch; by default the largest that the measured eigenvalues allow.
+        schedule: step size in step t: ``constant``: γ; ``power``: γ t^{−θ}; ``pegasos``: 1/(λ t), which needs a ridge.
         theta: θ in [0, 1) of ``power``.
-        stages: successive (passes, step) pairs instead of ``step`` (Luo et al. 2022); the last step is kept.
-        ridge: λ of λ/2 ‖w‖².
+        stages: successive (passes, step) pairs instead of ``step`` (Luo et al. 2022). Further passes keep the last
+            step.
+        ridge: λ of the penalty λ/2 ‖w‖².
         average: whether the weights are the polynomial-decay average of the iterates.
-        replacement: whether rows are drawn with replacement, as in the analysis of Carratino et al.; a pass then has as
-            many draws as rows. Draws are from all rows while they fit in memory, else from the chunks of a window.
-        patience: with a validation set: stop after this many passes in which its error fell by less than 1e-4 of it;
-            None runs all.
+        replacement: whether rows are drawn with replacement, as in the analysis of Carratino et al. A pass then has as
+            many draws as rows. If not all rows fit in memory, they are drawn from a window of several chunks.
+        patience: as in ``EigenPro``.
 
     Raises:
-        UsageError: a value is out of range, or values that contradict each other.
+        UsageError: a value is out of range, or values contradict one another.
     """
 
     epochs: int = 1
@@ -104,15 +104,15 @@ class SGD(Solver):
 
 
 def corollary_1(regime: int, n: int) -> SGD:
-    """The regimes of Corollary 1 of Carratino et al. 2018, with the constants that "≃" leaves open set to 1/4.
+    """Return the solver for a regime of Corollary 1 of Carratino et al. 2018, with 1/4 for the constants hidden in "≃".
 
     Args:
-        regime: 1: b = 1, γ = 1/n, √n passes; 2: b = 1, γ = 1/√n, one pass; 3: b = √n, constant γ, one pass;
-            4: b = n, constant γ, √n passes.
-        n: training rows.
+        regime: 1: b = 1, γ = 1/n, √n passes; 2: b = 1, γ = 1/√n, one pass; 3: b = √n, constant γ, one pass; 4: b = n,
+            constant γ, √n passes. Here b is the batch, and γ the step.
+        n: number of training rows.
 
     Raises:
-        UsageError: no such regime.
+        UsageError: there is no such regime.
     """
     root = max(1, round(float(np.sqrt(n))))
     regimes = {
@@ -127,7 +127,7 @@ def corollary_1(regime: int, n: int) -> SGD:
 
 
 def default_features(n: int) -> int:
-    """M = √n log n random features: enough for the rate of kernel ridge regression (Carratino et al., eq. 12)."""
+    """Return M = √n log n features, enough for the rate of kernel ridge regression (Carratino et al., eq. 12)."""
     return max(1, round(float(np.sqrt(n) * np.log(max(2, n)))))
 
 
@@ -179,14 +179,13 @@ class SGDIteration(Iteration):
 
 @dataclass(frozen=True)
 class GradientDescent(Solver):
-    """Gradient descent (Richardson's iteration): every step is a sweep over all rows.
+    """Gradient descent (Richardson's iteration): every step is a pass over all rows.
 
     Args:
-        epochs: steps.
-        step: of the mean gradient; 1/λ of the measured spectrum by default.
-        ridge: λ of λ/2 ‖w‖².
-        patience: with a validation set: stop after this many steps without improvement (NYTRO's regularisation);
-            None runs all.
+        epochs: number of steps.
+        step: step size for the mean gradient; by default 1/λ for the largest measured eigenvalue λ.
+        ridge: λ of the penalty λ/2 ‖w‖².
+        patience: as in ``EigenPro``; this is NYTRO's regularisation.
 
     Raises:
         UsageError: a value is out of range.

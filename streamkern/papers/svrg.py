@@ -116,25 +116,25 @@ def importance_weights(norms: Array) -> Array:
 
 @dataclass(frozen=True)
 class SVRG(Solver):
-    """Stochastic variance-reduced gradients, with or without a preconditioner from block Lanczos.
+    """Stochastic variance-reduced gradients, with a preconditioner from block Lanczos or without one.
 
-    The report has ``residual``: ‖P^{−1/2} ∇L‖ at the weights, relative to its value at w = 0, from the mean of the
-    gradients of the last half of the last pass. If it is too large, the fit warns.
+    The report has ``residual``: ‖P^{−1/2} ∇L‖, relative to its value at w = 0, for the preconditioner P and the loss L.
+    It is computed from the mean of the gradients of the last half of the last pass. If it is too large, the fit warns.
 
     Args:
-        epochs: outer loops; each evaluates every row twice, once for the full gradient and once in a step.
-        ridge: λ of λ/2 ‖w‖².
+        epochs: number of outer loops. Each evaluates every row twice: for the full gradient and in a step.
+        ridge: λ of the penalty λ/2 ‖w‖².
         k: rank of the preconditioner.
-        batch: rows of a step; by default β/λ_1 of the preconditioned rows, below which smaller batches gain nothing.
-        step: η; by default the one that the measured spectrum allows a batch.
+        batch: number of rows of a step; by default the measured critical batch β/λ_1. Smaller batches gain nothing.
+            Here β is the mean squared norm of the preconditioned rows, and λ_1 their largest eigenvalue.
+        step: step size η; by default the largest that the measured eigenvalues allow for the batch.
         preconditioner: ``lanczos`` (eq. 8), or None for plain SVRG.
-        sampling: ``uniform``: a pass goes over every row once. ``importance``: each row of a batch is drawn with
-            replacement and a probability proportional to β_i = ‖P^{−1/2} φ_i‖², and its gradient divided by it
-            (Algorithm 1). The mean of the β_i then limits the step rather than the largest: far fewer epochs if
-            row norms are very unequal. It takes a sweep for the β_i and 24 bytes for each stored row, and reads
-            rows in random order, so the chunks should fit in memory.
-        patience: with a validation set: stop after this many passes in which its error fell by less than 1e-4 of it;
-            None runs all.
+        sampling: with ``uniform``, a pass goes over every row once. With ``importance``, rows of a batch are drawn with
+            replacement, in proportion to β_i = ‖P^{−1/2} φ_i‖² (Algorithm 1). Each gradient is divided by the
+            probability of its row. The mean of the β_i then limits the step, instead of the largest. This takes far
+            fewer epochs than ``uniform`` if row norms are very unequal. It needs one more pass and 24 bytes for each
+            stored row. It reads rows in random order, so the chunks should fit in memory.
+        patience: as in ``EigenPro``.
 
     Raises:
         UsageError: a value is out of range.

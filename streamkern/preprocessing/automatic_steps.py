@@ -73,7 +73,7 @@ class _Sampled(Learning):
 class Quantile(_Sampled):
     """Map features with heavy tails to normal quantiles, as scikit-learn's ``QuantileTransformer`` does.
 
-    The map interpolates the quantiles of a sample of the training rows; a value beyond the last takes the last.
+    The map interpolates between quantiles of a sample of the training rows. Values beyond them are mapped to the ends.
 
     Args:
         columns: names or positions; None for all columns of numbers.
@@ -99,12 +99,12 @@ class Quantile(_Sampled):
 
 @dataclass(frozen=True)
 class Dates(Learning):
-    """Replace dates and times by parts of the calendar; periodic parts, as the weekday, become a sine and a cosine.
+    """Replace dates and times by parts of the calendar. A periodic part, such as the weekday, becomes sine and cosine.
 
     Args:
         columns: names or positions of columns of seconds since 1970; None for all columns of kind ``datetime``.
-        parts: ``time`` (the seconds), ``year``, ``month``, ``day``, ``yearday``, ``weekday``, ``hour``. The day of the
-            year includes the month's information.
+        parts: some of ``time`` (the seconds), ``year``, ``month``, ``day``, ``yearday`` (the day of the year),
+            ``weekday`` and ``hour``.
 
     Raises:
         UsageError: a part is unknown.

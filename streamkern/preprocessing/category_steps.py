@@ -74,19 +74,20 @@ class _Categorical(Learning):
 
 @dataclass(frozen=True)
 class OneHot(_Categorical):
-    """Replace a column of categories by one indicator for each category of the training rows, or "missing".
+    """Replace a column of categories by indicators: one for each category of the training rows, and for "missing".
 
     Args:
-        columns: names or positions of columns of categories; by default all categories of the schema.
-        unknown: treatment of a category that training did not see: ``missing`` treats it as a missing value (indicators
-            of 0 if training had no missing value); ``ignore`` gives indicators of 0; ``error`` raises DataError.
+        columns: names or positions of columns of categories; by default, all columns of this kind.
+        unknown: treatment of a category that training did not see. ``missing`` treats it as a missing value, or gives
+            indicators of 0 if training had no missing value. ``ignore`` gives indicators of 0. ``error`` raises
+            DataError.
 
     Raises:
-        UsageError: no columns, or an unknown policy.
+        UsageError: there are no columns, or the policy is unknown.
     """
 
     def width(self, dataset: Dataset) -> int:
-        """Return the number of features, estimated from the first chunk; the fit counts all rows."""
+        """Return the number of features, estimated from the first chunk; the fit counts the categories of all rows."""
         wanted = self.columns if self.columns is not None else category_positions(dataset)
         names = dataset.source.columns or ()
         places = {name: column for column, name in enumerate(names)}
@@ -97,12 +98,12 @@ class OneHot(_Categorical):
 
 @dataclass(frozen=True)
 class Ordinal(_Categorical):
-    """Replace a column of categories by ranks 0, 1, ... among the categories of the training rows; "missing" is last.
+    """Replace each category by its rank 0, 1, ... among the categories of the training rows; "missing" is last.
 
     Args:
         columns: as in ``OneHot``.
-        unknown: treatment of a category that training did not see: ``missing`` treats it as a missing value (the code
-            −1 if training had no missing value); ``ignore`` gives the code −1; ``error`` raises DataError.
+        unknown: treatment of a category that training did not see. ``missing`` treats it as a missing value, or gives
+            the rank −1 if training had no missing value. ``ignore`` gives the rank −1. ``error`` raises DataError.
 
     Raises:
         UsageError: as in ``OneHot``.
@@ -111,18 +112,18 @@ class Ordinal(_Categorical):
 
 @dataclass(frozen=True)
 class TargetEncode(Learning):
-    """Replace a column of many categories by the mean target of each category, or by the shares of classes.
+    """Replace categories by the mean target of their rows, or by class shares; for columns of many categories.
 
-    Training rows get means over the other folds of rows, so that no row's own target enters its features; in
-    prediction the means are over all rows. A hash of the row's id defines its fold; that of its group, if rows have
-    one. Rows that have a time get means over earlier folds alone, and the first fold one mean of its own rows. Means
-    of few rows are shrunk towards the mean of all rows (Micci-Barreca 2001), or of the earlier ones.
+    In prediction, the means are over all training rows. For training, the rows are divided into folds, by a hash of
+    their ids or of their groups. Each row gets means over the other folds, so its own target does not enter its
+    features. If rows have a time, folds follow it. A row then gets means over earlier folds; the first fold gets one
+    mean of its own rows. Means of few rows are shrunk towards the mean of all these rows (Micci-Barreca 2001).
 
     Args:
-        columns: names or positions; by default all columns of categories.
-        smooth: weight of the overall mean in every category's mean, in rows.
-        folds: folds of training rows, at least 2.
-        task: ``classification`` or ``regression``; the pipeline's or the estimator's by default.
+        columns: names or positions; by default, all columns of categories.
+        smooth: weight of the overall mean in the mean of each category, as a number of rows.
+        folds: number of folds of the training rows, at least 2.
+        task: ``classification`` or ``regression``; by default, that of the pipeline or estimator.
 
     Raises:
         UsageError: a parameter is out of range.

@@ -42,18 +42,18 @@ class Scaling(Parameters, ABC):
 
     @abstractmethod
     def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
-        """Return factor and shift, shape (d,), from each feature's range and moments."""
+        """Return factors and shifts, shape (d,), from the range and the moments of each feature."""
 
 
 class Learning(Parameters, ABC):
     """A step other than scaling: it becomes a transform, by default without a sweep and of the same width."""
 
     def only(self, dataset: Dataset) -> IntArray | None:
-        """Return ascending ids of the rows to sweep over; None for all."""
+        """Return ascending ids of the rows to read; None for all."""
         return None
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
-        """Return the function that sums a block's terms, None for no sweep; UsageError if the step does not fit."""
+        """Return the function that sums terms of a block of rows, or None; UsageError if the step does not fit."""
         return None
 
     @abstractmethod
@@ -61,15 +61,15 @@ class Learning(Parameters, ABC):
         """Return the transform, or several in order, from the sums over all rows; DataError if rows do not allow it."""
 
     def rest(self, dataset: Dataset) -> tuple[Any, ...]:
-        """Return the steps that follow, once this one is fitted to the dataset."""
+        """Return the steps that follow after this step is fitted to the dataset."""
         return ()
 
     def width(self, dataset: Dataset) -> int:
-        """Return the number of features after the step; estimated from the first chunk if it depends on rows."""
+        """Return the number of features after the step; an estimate from the first chunk if it depends on the rows."""
         return dataset.n_features
 
     def bytes(self, d: int) -> int:
-        """Return an upper bound of the sums' bytes, for rows of d features."""
+        """Return an upper bound of the bytes of the sums, for rows of d features."""
         return 0
 
 
@@ -78,10 +78,10 @@ Step = Scaling | Learning
 
 @dataclass(frozen=True)
 class Standardise(Scaling):
-    """Scale features to mean 0 and variance 1; a constant feature is only shifted.
+    """Scale features to mean 0 and variance 1. A constant feature is only shifted.
 
     Args:
-        columns: positions of features after the steps before; None for all.
+        columns: positions of features, after the earlier steps; None for all.
     """
 
     columns: tuple[int, ...] | None = None
@@ -103,7 +103,7 @@ class Standardise(Scaling):
 
 @dataclass(frozen=True)
 class UnitRange(Scaling):
-    """Scale every feature to [0, 1] over the training rows, a constant one to 0. Later rows may be outside."""
+    """Scale every feature to [0, 1] over the training rows, and a constant feature to 0. Other rows may be outside."""
 
     def scaling(self, low: Array, high: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
         spread = high - low
@@ -164,13 +164,14 @@ class Normalise(Learning):
 
 @dataclass(frozen=True)
 class RandomProjection(Learning):
-    """Multiply rows by a random matrix R, shape (d, width): relative distances change by about √(8 ln n / width).
+    """Multiply rows by a random d × m matrix R, with m = ``components``.
 
-    Johnson and Lindenstrauss (1984). A model saves the seed of R; R itself is kept in memory.
+    Relative distances of n rows change by about √(8 ln n / m) (Johnson and Lindenstrauss 1984). R is in memory; a model
+    saves only its seed.
 
     Args:
-        components: columns of R.
-        density: share of nonzero entries (Li, Hastie, Church 2006); None for normal entries.
+        components: number of columns of R.
+        density: share of nonzero entries (Li, Hastie, Church 2006); None for normally distributed entries.
         seed: seed of the matrix.
 
     Raises:
@@ -203,18 +204,19 @@ class RandomProjection(Learning):
 
 @dataclass(frozen=True)
 class Impute(Learning):
-    """Replace missing values (NaN). Without this step a missing value is an error.
+    """Replace missing values (NaN). Without this step, a missing value is an error.
 
     Args:
-        policy: ``mean`` of the feature's values over the training rows; ``median``, over a uniform sample of at most
-            32 MiB of them; or ``constant``.
-        value: for ``constant``.
-        columns: names or positions of the features to fill; None for all except categories, where "missing" is a
+        policy: the replacement: ``mean`` of the feature over the training rows; ``median`` over a uniform sample of at
+            most 32 MiB of them; or ``constant``.
+        value: the replacement of ``constant``.
+        columns: names or positions of the features to fill. None for all except categories, where "missing" is a
             category.
-        indicator: whether each feature that has missing values in training gets an indicator of them, after the others.
+        indicator: whether to add, after the other features, an indicator for each feature that has missing values in
+            training.
 
     Raises:
-        UsageError: an unknown policy, or a value that is not finite.
+        UsageError: the policy is unknown, or the value is not finite.
     """
 
     policy: Literal["mean", "median", "constant"] = "mean"
@@ -288,14 +290,14 @@ class Impute(Learning):
         return Fill(values, marked)
 
     def width(self, dataset: Dataset) -> int:
-        """Return the number of features, with an indicator for each as an upper bound."""
+        """Return an upper bound of the number of features, with an indicator for each feature."""
         if not self.indicator:
             return dataset.n_features
         named = dataset.n_features if self.columns is None else len(self.columns)
         return dataset.n_features + (named if dataset.columns is None else len(self._chosen(dataset)))
 
     def bytes(self, d: int) -> int:
-        """Return the bytes: two numbers a feature; for medians the rows, joined, and one of their columns."""
+        """Return the bytes: two numbers a feature; for medians also the sampled rows, and one of their columns."""
         return 3 * MEDIAN_BYTES if self.policy == "median" else 64 * 16 * d
 
 

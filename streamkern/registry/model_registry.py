@@ -49,15 +49,15 @@ class ChampionRecord:
 
 
 class Registry:
-    """Models by version number, in a local directory or an object store.
+    """Models by version number, in a local directory or an object store. One version, the champion, is in use.
 
     An object store (``s3://bucket/models``) has no locks. If two machines replace the same champion, one of them gets
-    an error, provided that the store has conditional writes, as S3 does; otherwise only one machine may write.
+    an error, if the store has conditional writes, as S3 does. Without conditional writes, only one machine may write.
 
     Args:
         place: the directory, or an fsspec URL.
         create: create the registry if it is missing.
-        storage_options: for fsspec.
+        storage_options: options for fsspec.
 
     Raises:
         UsageError: there is no registry at this place, and ``create`` is False.
@@ -93,15 +93,15 @@ class Registry:
 
     @property
     def standing(self) -> ChampionRecord:
-        """Return champion and earlier champions.
+        """Return the champion and earlier champions.
 
         Raises:
-            ModelFormatError: champion.json is damaged, or of a later format.
+            ModelFormatError: champion.json is damaged, or has a later format.
         """
         return self._parsed(self._champion_file()[0])
 
     def path(self, version: int | str | None = None) -> Path:
-        """Return the local directory of a version; of the champion by default.
+        """Return the local directory of a version, by default the champion's.
 
         Args:
             version: the version's number, an integer or text such as ``7`` or ``000007``.
@@ -120,14 +120,14 @@ class Registry:
         return self._store.folder(self.number(version), "")
 
     def at(self, number: int, name: str) -> str:
-        """Return the location of a version's file: a path, or a URL with secrets hidden."""
+        """Return the location of a file of a version: a path, or a URL with secrets hidden."""
         return self._at(f"versions/{number:06}/{name}")
 
     def number(self, version: int | str | None = None) -> int:
-        """Return the number of an existing version; of the champion by default.
+        """Return the number of an existing version, by default the champion's.
 
         Raises:
-            UsageError: see ``path``.
+            UsageError: as ``path``.
         """
         if version is None:
             version = self.champion
@@ -157,10 +157,10 @@ class Registry:
         return number
 
     def record(self, version: int | str | None = None) -> dict[str, Any]:
-        """Return the metadata of a version; of the champion by default.
+        """Return the metadata of a version, by default the champion's.
 
         Raises:
-            UsageError: see ``path``.
+            UsageError: as ``path``.
             ModelFormatError: the record is damaged, or has a later format.
         """
 
@@ -180,10 +180,10 @@ class Registry:
         return self._steady(version, read)
 
     def load(self, version: int | str | None = None) -> KernelMachine:
-        """Load the model of a version, by default the champion's, even if others promote or prune meanwhile.
+        """Load the model of a version, by default the champion's, even if other processes promote or prune meanwhile.
 
         Raises:
-            UsageError: see ``path``.
+            UsageError: as ``path``.
             ModelFormatError: the model is damaged.
         """
         user: list[object] = []
@@ -197,12 +197,12 @@ class Registry:
         return self.read(version, "model.zarr", read, user)
 
     def read(self, version: int | str | None, part: str, read: Callable[[Path], T], user: Sequence[object] = ()) -> T:
-        """Return the result of ``read`` for a part of a version; repeat it if the champion was replaced meanwhile.
+        """Return the result of ``read`` on a part of a version; read again if the champion was replaced meanwhile.
 
         Args:
-            version: the version's number; the champion's by default.
+            version: the version's number; by default, the champion's.
             part: the name of a directory, such as ``profile.zarr``.
-            read: called with the directory, or a temporary copy.
+            read: function called with the directory, or a temporary copy.
             user: list to which ``read`` adds an object; a temporary copy is kept as long as this object lives.
         """
 
@@ -240,8 +240,8 @@ class Registry:
     def lock(self, run_dir: Path | None = None) -> Iterator[None]:
         """Lock the registry, and repair unfinished work of killed processes.
 
-        The operating system releases the lock when the process ends. If the registry is
-        not local, the lock is on the run directory and excludes processes of this machine.
+        The operating system releases the lock when the process ends. If the registry is not local, the run directory is
+        locked instead, which excludes only processes of this machine.
 
         Args:
             run_dir: the run directory of training, if any.
@@ -258,14 +258,14 @@ class Registry:
         return self._store.run_dir(name)
 
     def add(self, fill: Callable[[Path], None], record: dict[str, Any]) -> int:
-        """Add a new version. The caller has the lock.
+        """Add a new version. The caller must have the lock.
 
         Args:
             fill: function that writes ``model.zarr`` and further files into a directory.
             record: JSON-serialisable facts.
 
         Returns:
-            Its number.
+            The number of the version.
 
         Raises:
             StorageError: the version could not be written; nothing has changed.
@@ -295,14 +295,14 @@ class Registry:
         return number
 
     def promote(self, version: int | str, instead_of: int | Literal["any"] | None = "any") -> int:
-        """Make a version the champion, by one rename or one put. The caller has the lock.
+        """Make a version the champion, by one rename, or one put in an object store. The caller must have the lock.
 
         Args:
-            version: its number.
+            version: the number of the version.
             instead_of: the champion with which the version was compared.
 
         Returns:
-            Its number.
+            The number of the version.
 
         Raises:
             UsageError: there is no such version.
@@ -327,10 +327,10 @@ class Registry:
         return number
 
     def rollback(self) -> int:
-        """Promote the previous champion again. The caller has the lock.
+        """Promote the previous champion again. The caller must have the lock.
 
         Returns:
-            Its number.
+            The number of the version.
 
         Raises:
             UsageError: there is no earlier champion.
@@ -351,16 +351,16 @@ class Registry:
         return left[0]
 
     def prune(self, keep: int = VERSIONS_KEPT) -> list[int]:
-        """Delete all versions but the last ones, the champion, and the champion before it. The caller has the lock.
+        """Delete all versions but the last, the champion, and the champion before it. The caller must have the lock.
 
-        A version that an open model on this machine still reads from, as a model in leaves does, is left to a later
-        call.
+        If an open model on this machine still reads from a version, as a model with leaves may, a later call deletes
+        it.
 
         Args:
             keep: number of last versions to keep.
 
         Returns:
-            The versions deleted.
+            The numbers of the deleted versions.
 
         Raises:
             UsageError: ``keep`` is below 1.
@@ -375,11 +375,11 @@ class Registry:
         return gone
 
     def log(self, decision: dict[str, Any]) -> None:
-        """Append a decision to the log; a log that cannot be written does not undo the decision."""
+        """Append a decision to the log. If this fails, the decision remains valid."""
         self._store.log(json.dumps(redacted(json.loads(json.dumps(decision, default=str)))).encode() + b"\n")
 
     def decisions(self) -> list[dict[str, Any]]:
-        """Return all decisions, oldest first; an incomplete line of a killed process is skipped."""
+        """Return all decisions, oldest first, without an incomplete line of a killed process."""
         found = []
         for line in self._store.lines():
             with suppress(ValueError, StorageError):

@@ -63,7 +63,7 @@ from streamkern.version import VERSION
 
 
 class RetrainResult(dict[str, Any]):
-    """The decision of a retraining: a dict, with the main entries as attributes."""
+    """The decision of ``retrain``: a dict, with the main entries as attributes."""
 
     @property
     def status(self) -> str:
@@ -108,45 +108,46 @@ def retrain(
     report: Callable[[Path], Path] | None = None,
     verbose: int = 0,
 ) -> RetrainResult:
-    """Train a challenger if data, pipeline or gate have changed, and promote it if it passes the gate.
+    """Train a new model, and promote it to the registry's champion (the model in use) if it passes a gate.
 
-    If the champion keeps its sums (``solver=Direct(keep_sums=True)``), unchanged stored rows are not
-    read again: new rows are added to its sums, with its kernel, centers and preprocessing.
+    The gate is a condition on the scores of the new model, called challenger, and of the champion. If data, pipeline
+    and gate have not changed, nothing is trained. If the champion keeps its sums (``solver=Direct(keep_sums=True)``),
+    unchanged rows are not read again. New rows are then added to its sums, with its kernel, centers and preprocessing.
 
-    If the process is killed at any moment, the next call resumes: training continues from its checkpoint, and a decided
-    promotion is completed. The champion is always the old or the new one.
+    If the process is killed, the next call resumes: training continues from its checkpoint, and a decided promotion is
+    completed. The champion is always the old or the new model.
 
     Args:
         pipeline: the definition; both models are scored on its ``test`` rows.
-        registry: directory of the models, created if missing; or an fsspec URL (``s3://bucket/models``), with training
-            in ``runs/NAME``.
-        gate: the condition, in the language of ``streamkern.registry.promotion_gate``; by default not worse than the
-            champion by more than 0.002 in accuracy, or 1% in squared error, unless the paired test finds the difference
-            to be noise (p >= .05), on 100 test rows or more.
-        cold: start at 0 with new centers, even if a warm start from the champion is possible.
-        keep: last versions to keep, in addition to the champion and the one before it.
-        forget: rows of the champion that are no longer training rows, with their original targets: a removed file, or
-            the whole file before rows were deleted from it. They are subtracted from the champion's sums and removed
-            from its centers; without ``forget`` all rows are read again.
+        registry: directory of the models, created if missing. Or an fsspec URL (``s3://bucket/models``); the files of
+            training are then in ``runs/NAME``.
+        gate: the condition, in the language of ``streamkern.registry.promotion_gate``. By default, it requires 100 test
+            rows, and a challenger that is worse by at most 0.002 in accuracy, or 1% in squared error. A larger
+            difference passes if a paired test finds it to be noise (p >= .05).
+        cold: start at 0 with new centers, even if training could start from the champion (a warm start).
+        keep: number of last versions to keep, in addition to the champion and the one before it.
+        forget: rows of the champion that are no longer training rows, with their original targets. They may be a
+            removed file, or a whole file before rows were deleted from it. They are subtracted from the champion's sums
+            and removed from its centers. Without ``forget``, all rows are read again.
         memory: as for ``run``.
         threads: as for ``run``.
         resources: as for ``run``; test rows are scored on threads of this process.
         checkpoint_seconds: as for ``run``.
-        listeners: functions called with every event of the training.
-        report: function that writes the report of a run directory and returns its path, as the command line does; the
-            page is stored with the version. A failure is a warning.
+        listeners: as for ``run``.
+        report: function that writes the report of a run directory and returns its path, which is stored with the
+            version. If it fails, the call warns.
         verbose: as for ``run``.
 
     Returns:
-        The decision: ``status`` is ``promoted``, ``rejected`` or ``unchanged``; ``champion`` is the version now in use;
-        ``version`` the challenger's; ``start`` is ``sums``, ``warm`` or ``cold``, and ``reused_rows`` the number of
-        rows in the champion's sums. Further keys have the scores of both, the paired test, drift, warnings and
+        The decision. ``status`` is ``promoted``, ``rejected`` or ``unchanged``. ``champion`` is the version now in use,
+        and ``version`` is the challenger's. ``start`` is ``sums``, ``warm`` or ``cold``, and ``reused_rows`` the number
+        of rows in the champion's sums. Other keys have the scores of both models, the paired test, drift, warnings and
         reasons.
 
     Raises:
         BusyError: another process has locked the registry.
         UsageError: the gate cannot be read or names no metric, or the pipeline has no test rows.
-        StreamkernError: training failed, as ``run``; the champion is unchanged.
+        StreamkernError: training failed, as in ``run``; the champion is unchanged.
     """
     given = given_resources(resources, memory, threads)
     judge = default_gate(pipeline.task) if gate is None else Gate(gate)

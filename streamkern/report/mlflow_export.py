@@ -22,22 +22,22 @@ def log_to_mlflow(
 ) -> str:
     """Log a run to MLflow. A run that is already logged is not logged again.
 
-    It logs the settings of the pipeline (parameters), the scores of training and test rows, the loss and the validation
-    scores of every pass (metrics), memory and speed, the digest of the weights (a tag), and the files
-    ``manifest.json``, ``result.json`` and, if it exists, ``report.html``.
+    The parameters in MLflow are the settings of the pipeline. The metrics are the scores of training and test rows,
+    loss and validation scores of every pass, memory and speed. A tag has the digest of the weights. The files
+    ``manifest.json``, ``result.json`` and, if it exists, ``report.html`` are logged too.
 
     Args:
-        run_dir: the run directory; training may have ended in any way.
-        uri: address of the tracking store, such as ``sqlite:///mlflow.db`` or ``http://host:5000``; from MLflow's
-            environment by default.
-        experiment: name of the experiment; created if it is missing.
+        run_dir: the run directory; training may have failed, but must have ended.
+        uri: address of the tracking store, such as ``sqlite:///mlflow.db`` or ``http://host:5000``; by default from
+            MLflow's environment variables.
+        experiment: name of the experiment, created if it is missing.
         model: log the directory ``model.zarr``, too.
 
     Returns:
         MLflow's id of the run.
 
     Raises:
-        UsageError: MLflow is not installed, or the directory has no run, or a run that has not ended.
+        UsageError: MLflow is not installed, the directory has no run, or the run has not ended.
         StorageError: the store refuses.
     """
     try:

@@ -33,57 +33,32 @@ from streamkern.user_code_digest import exception_text, user_code_location
 class Pipeline(Recipe):
     """A training job: data, model and solver.
 
-    Creating one reads no file. Exception: if ``validation`` is a share and rows have a time or a group, it reads these
-    columns.
+    Creating a Pipeline reads no file, with one exception. If ``validation`` is a share, and rows have a time or a
+    group, it reads these columns.
 
     Args:
         train: training rows with a target.
-        kernel: the kernel; or a name, such as ``"laplace"`` or ``"gaussian"``, for the kernel whose bandwidth is the
-            median distance between rows. None or ``"auto"``: a Laplace kernel, with the norm, bandwidth, metric and
-            ridge that have the smallest error on held-out rows of a subsample. This search takes at most half as long
-            as the fit itself, except in a short fit: there it may take three seconds, or half a minute on slow cores if
-            every row is a center. If no search fits in that time, the bandwidth is the root mean square distance of two
-            rows. The plan lists the trials.
-        centers: a number of rows to draw as centers, all if there are fewer; or an object such as ``Given(Z)``. None:
-            every row, if there are at most 10,000 and the solver is ``Direct`` or ``"auto"`` and can factor their
-            kernel matrix. Otherwise max(2000, min(n/4, 5000), min(n/8, 8000)) of the n rows; fewer if there are many
-            wide rows. For ``features`` that do not use centers, none are drawn.
-        solver: the solver; ``"auto"``, the default, chooses by the size of the problem, and the plan gives the reason.
+        kernel: as in ``KernelRegressor``; the plan lists the trials of a search.
+        centers: as in ``KernelRegressor``. If ``features`` use no centers, none are drawn.
+        solver: as in ``KernelRegressor``; the plan gives the reason for a choice.
         features: a feature map, for solvers that support it; None for kernel values at centers.
         test: rows for the final metrics, or None.
-        validation: rows for early stopping; the model has the weights of the pass that is best on them. A share of the
-            training rows, drawn with the seed and held out; or a ``Dataset``; or None.
+        validation: as in ``KernelRegressor``.
         task: ``classification`` or ``regression``.
-        preprocess: ``"auto"`` prepares each column of a table by its kind: gaps are filled and marked, categories and
-            dates are encoded, numbers are standardised, and for heavy-tailed ones normal quantiles replace them or are
-            added as columns. Rows of plain numbers are standardised if their units differ, but not if you give centers,
-            or a kernel with a bandwidth: these are in the rows' own units. Or steps such as ``Impute``, ``OneHot`` or
-            ``UnitRange``, fitted to the training rows in this order, and applied to test rows and in prediction, before
-            any augmentation. None for no steps.
-        metric: a metric to learn for the distances of the kernel, such as ``AGOP()``. None: no metric, unless the
-            search of ``kernel=None`` chooses one.
-        partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: tables of more than
-            10,000 rows are divided into leaves in which every row is a center, unless you give a kernel, metric,
-            centers, solver, features or ``diagnose``, or the run is on ``device="cuda"``. None: one model.
-        class_weight: a factor for each class, which multiplies the sample weights of its rows: a dict from label to
-            factor, where absent labels have 1; or ``"balanced"``, which gives all classes the same sum of weights.
-            Probabilities still describe the unweighted rows. None: 1 for all. For multilabel targets:
-            ``"balanced"``, or a list with one dict for each label, such as ``[{1: 20}, {0: 1, 1: 5}]``; a row's factor
-            is the product over its labels.
-        threshold: the metric that the threshold between two classes maximises: ``"balanced_accuracy"``, ``"f1"``,
-            ``"accuracy"`` or ``"matthews_corrcoef"``. It is chosen on rows that the model is not fitted to; with
-            several labels a row, there is a threshold for each label. None: no threshold.
-        scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, as the last step, so
-            that the noise of an augmentation is in units of standard deviations. ``"auto"``: as ``preprocess``
-            determines. None: rows of plain numbers keep their units.
+        preprocess: as in ``KernelRegressor``. Steps are applied to test rows too, and precede any augmentation.
+        metric: as in ``KernelRegressor``.
+        partition: as in ``KernelRegressor``. ``"auto"`` means None if you give features or ``diagnose``.
+        class_weight: as in ``KernelClassifier``.
+        threshold: as in ``KernelClassifier``.
+        scaling: as in ``KernelRegressor``. With ``"standard"``, the noise of an augmentation is in units of standard
+            deviations.
         seed: seed of the centers, the held-out rows and the order of rows, an integer >= 0.
-        lanes: number of blocks that the rows of a step are divided into. It fixes the order of sums, so results with
-            another number differ by rounding.
-        dtype: dtype of the arithmetic. ``"auto"``: float64 for numbers that are in memory as float64, else float32; and
-            float64 where float32 cannot represent the kernel on these rows, with the reason in the result.
-        diagnose: add to the result the spectrum, and a comparison of the weights with the least-squares solution. This
-            takes one more pass, and several matrices of p² numbers; see ``streamkern.runs.solution_spectrum.diagnose``.
-        name: name of the run in reports; the file's name by default.
+        lanes: as in ``KernelRegressor``.
+        dtype: as in ``KernelRegressor``.
+        diagnose: add to the result the eigenvalues of the normal equations, and a comparison of the weights with the
+            least-squares solution. This takes one more pass, and several matrices of p² numbers for p centers; see
+            ``streamkern.runs.solution_spectrum.diagnose``.
+        name: name of the run in reports; by default, the name of the file.
         file: the file that defines the pipeline, or an empty text.
         settings: settings that the file was loaded with.
 
@@ -133,13 +108,13 @@ def load_pipeline(path: str | Path, settings: Mapping[str, Any] | None = None, *
     """Load the pipeline of a file.
 
     Args:
-        path: a Python file with a function ``pipeline``.
-        settings: values of its parameters by name: numbers, True and False, None, paths, or texts as a command line
-            gives them.
-        keywords: the same, as keywords: ``load_pipeline("digits.py", copies=8)``.
+        path: a Python file with a function ``pipeline``, which returns a ``Pipeline``.
+        settings: arguments of the function by name: numbers, True and False, None, paths, or texts as on a command
+            line.
+        keywords: the same arguments as keywords: ``load_pipeline("digits.py", copies=8)``.
 
     Raises:
-        UsageError: no such file or function, an unknown parameter, or a value that is not of its type.
+        UsageError: there is no such file, function or argument, or a value has the wrong type.
     """
     file = Path(given_path(path))
     settings = {name: _as_text(name, value) for name, value in {**(settings or {}), **keywords}.items()}

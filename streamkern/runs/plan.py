@@ -58,15 +58,15 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class Plan:
-    """Stages with their costs, and the choices behind them.
+    """Stages of a run with their costs, and the choices of ``"auto"``.
 
     Attributes:
-        stages: in order.
-        choices: with their reasons, one sentence each.
+        stages: the stages, in order.
+        choices: the choices with their reasons, one sentence each.
         footprint: projected memory.
-        budget: bytes the process may hold.
+        budget: memory limit of the process in bytes.
         solver: name of the solver.
-        worker_threads: threads of a worker of a cluster.
+        worker_threads: number of threads of a worker of a cluster.
     """
 
     stages: tuple[PlannedStage, ...]
@@ -99,7 +99,7 @@ class Plan:
         return "where rounding spoils the first solution"
 
     def text(self, result: Mapping[str, Any] | None = None) -> str:
-        """The plan as a table for a terminal; beside it what a run took, with ``result`` as ``run`` returns it."""
+        """Return the plan as a table for a terminal. With ``result``, as ``run`` returns it, add the measured costs."""
         width = max([12, *(len(stage.name) + 1 for stage in self.stages)])
         names = f"{'stage':<{width}}{'rows':>15}{'passes':>8}{'GFLOP':>13}{'read':>12}{'memory':>12}"
         lines = [f"{names}{'device':>12}{'seconds':>10}"]
@@ -151,7 +151,7 @@ def plan(
     resources: Resources | None = None,
     prices: Prices | None = None,
 ) -> Plan:
-    """Return the costs of a pipeline on this machine. Of the rows, only the first chunk is read.
+    """Return the costs of a pipeline on this machine, from its first chunk of rows.
 
     That chunk shows how long reading takes and how the features are scaled; with ``prices``, no row is read.
 
@@ -159,11 +159,11 @@ def plan(
         pipeline: the definition.
         memory: as for ``run``.
         threads: as for ``run``.
-        resources: as for ``run``; ``worker_memory`` is compared with what a worker of a cluster needs.
-        prices: seconds of operations; by default this machine's, measured for a few seconds once and kept.
+        resources: as for ``run``. ``worker_memory`` is compared with the memory that a worker of a cluster needs.
+        prices: seconds of operations. By default they are measured on this machine once, in a few seconds, and kept.
 
     Raises:
-        PlanRefusedError: it would not fit here, or on a worker; with the remedy.
+        PlanRefusedError: the run would not fit here, or on a worker; the message has a remedy.
         DataError: the training set is empty, or has fewer rows than centers.
         UsageError: ``memory`` cannot be parsed, or differs from that of ``resources``.
     """

@@ -11,7 +11,7 @@ from streamkern.report.run_status import metrics_in_words
 
 
 class RunResult(dict[str, Any]):
-    """Results of a run: every entry of ``result.json`` by its key, and the main ones as attributes.
+    """Results of a run: every entry of ``result.json`` by its key, and the main entries as attributes.
 
     ``str(result)`` is the summary that the command line prints.
 
@@ -29,22 +29,22 @@ class RunResult(dict[str, Any]):
 
     @property
     def status(self) -> str:
-        """``done``."""
+        """Status of the run: ``done``."""
         return str(self["status"])
 
     @property
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """Metrics of the training rows and, where there are some, the test rows, by ``train`` and ``test``."""
+        """Metrics of the training rows (``train``) and of the test rows, if any (``test``)."""
         return cast("dict[str, dict[str, Any]]", self["metrics"])
 
     @property
     def history(self) -> list[dict[str, Any]]:
-        """One entry a pass: loss, rows, seconds and, with validation rows, their metrics."""
+        """An entry for each pass: loss, rows, seconds and, with validation rows, their metrics."""
         return cast("list[dict[str, Any]]", self["history"])
 
     @property
     def seconds(self) -> float:
-        """Seconds that the run took."""
+        """Duration of the run in seconds."""
         return float(self["seconds"])
 
     @property

@@ -64,27 +64,28 @@ def run(
     listeners: tuple[Listener, ...] = (),
     verbose: int = 0,
 ) -> RunResult:
-    """Train a pipeline; resume an interrupted run of the same pipeline in the same directory.
+    """Train a pipeline. If a run of the same pipeline in the same directory was interrupted, resume it.
 
     Args:
         pipeline: the definition.
-        run_dir: directory for the files of the run; ``runs/NAME`` by default. A later run in the same directory takes
-            over the stages that have not changed.
-        memory: bytes the process may hold, or a size such as ``"8GiB"``; half of the machine's by default.
-        threads: threads of this process; its cores by default.
-        resources: a ``Resources``, for another scheduler or device; None: threads of this process, and a GPU if one
-            has been measured.
-        checkpoint_seconds: between two checkpoints of the training.
-        listeners: called with every event.
-        verbose: 1 shows the progress on standard error, as the command line does; 0 shows nothing.
+        run_dir: directory for the files of the run; ``runs/NAME`` by default. A later run in the same directory reuses
+            the stages that have not changed.
+        memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
+            memory.
+        threads: threads of this process; by default, its number of cores.
+        resources: a ``Resources``, for another scheduler or device. None: threads of this process, and a GPU of a kind
+            that this library was measured on (docs/gpu.md).
+        checkpoint_seconds: seconds between two checkpoints of the training.
+        listeners: functions called with every event.
+        verbose: 1 shows the progress on standard error; 0 shows nothing.
 
     Returns:
         The content of ``result.json``, by its keys and as attributes.
 
     Raises:
-        PlanRefusedError: the run would not fit the memory; the result of an earlier run that is done stays.
-        BusyError: another run holds the directory.
-        MemoryLimitError: the process exceeded the budget in spite of the projection; its last checkpoint is kept.
+        PlanRefusedError: the run would exceed ``memory``. A finished earlier run keeps its result.
+        BusyError: another run has locked the directory.
+        MemoryLimitError: the process exceeded its memory limit in spite of the plan; its last checkpoint is kept.
         NumericalError: training diverged or stagnated.
         UsageError: ``pipeline`` is not a Pipeline, ``memory`` cannot be parsed or differs from that of ``resources``,
             or ``checkpoint_seconds`` is negative.
@@ -186,24 +187,24 @@ def resume(
     listeners: tuple[Listener, ...] = (),
     verbose: int = 0,
 ) -> RunResult:
-    """Resume an interrupted run of a pipeline file with the settings of its manifest; a finished run is not changed.
+    """Resume an interrupted run of a pipeline file with the same settings. A finished run is not changed.
 
     The run continues in the working directory where it was started, so that relative paths keep their meaning.
 
     Args:
-        run_dir: its directory.
-        memory: as for ``run``; as before by default.
-        threads: as for ``run``; as before by default.
-        resources: a ``Resources``, whose scheduler replaces the one before; its memory, threads and device do too,
-            unless they are left at None or ``"auto"``. None: as before.
-        listeners: called with every event.
-        verbose: 1 shows the progress on standard error; 0 shows nothing.
+        run_dir: directory of the run.
+        memory: as for ``run``; by default, as before the interruption.
+        threads: as for ``run``; by default, as before.
+        resources: a ``Resources``. Its scheduler replaces the earlier scheduler. Its memory, threads and device replace
+            the earlier values unless they are None or ``"auto"``. None: as before.
+        listeners: as for ``run``.
+        verbose: as for ``run``.
 
     Returns:
         The content of ``result.json``, by its keys and as attributes.
 
     Raises:
-        UsageError: there is no run here, it is not one of a pipeline file, or its working directory is gone.
+        UsageError: there is no run here, it is not a run of a pipeline file, or its working directory is gone.
         StreamkernError: as ``run``.
     """
     given, folder = given_resources(resources, memory, threads), Path(given_path(run_dir))

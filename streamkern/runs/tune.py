@@ -68,16 +68,16 @@ from streamkern.solvers.ridge import ridge_path
 
 @dataclass(frozen=True)
 class Trial:
-    """A model that was fitted to the subsample, scored on the rows held out.
+    """A model that was fitted to the subsample and scored on held-out rows.
 
     Attributes:
-        kernel: its kernel.
-        centers: its centers.
-        ridge: its λ, for as many rows as it was fitted to.
+        kernel: the kernel.
+        centers: number of centers.
+        ridge: the ridge λ, for the number of rows that the model was fitted to.
         mse: mean squared error, over rows and outputs.
         score: accuracy, or R².
-        seconds: the prediction of ``plan`` for a run of the pipeline with as many centers; None if not requested, or
-            the run would not fit the memory.
+        seconds: prediction of ``plan`` for a run of the pipeline with this number of centers. None if it was not
+            requested, or the run would exceed the memory.
     """
 
     kernel: Kernel
@@ -94,21 +94,21 @@ class Trial:
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """Results of a search: the models that were tried, and the choice.
+    """Results of ``tune``: the models that were tried, and the choice.
 
     Attributes:
-        trials: every kernel with every ridge, at the most centers.
+        trials: every kernel with every ridge, at the largest number of centers.
         curve: the chosen kernel with the best ridge at each number of centers, ascending.
-        choice: the trial that was chosen.
+        choice: the chosen trial.
         pipeline: the pipeline with the chosen settings: ``sk.run(tuning.pipeline)``.
-        medians: the median distance of two rows, by norm.
-        rows: rows that trials were fitted to.
-        held_out: rows they were scored on.
+        medians: median distance between rows, by norm.
+        rows: number of rows that trials were fitted to.
+        held_out: number of rows that they were scored on.
         metric: name of ``score``: ``accuracy`` or ``r2``.
-        seconds: of the tuning.
-        reasons: of the choice, a sentence each.
-        search: the search for a kernel, if none is given, among norms, bandwidths, metrics and ridges; None if a kernel
-            is given, or the rows are too few. ``trials`` then use its metric.
+        seconds: duration of ``tune`` in seconds.
+        reasons: reasons of the choice, one sentence each.
+        search: the search among norms, bandwidths, metrics and ridges; ``trials`` use its metric. None if a kernel is
+            given, or there are too few rows.
     """
 
     trials: tuple[Trial, ...]
@@ -130,21 +130,21 @@ class Tuning:
 
     @property
     def median(self) -> float:
-        """The median distance of two rows, in the norm of the chosen kernel."""
+        """The median distance between rows, in the norm of the chosen kernel."""
         return self.medians[self.kernel.norm]
 
     @property
     def centers(self) -> Any:
-        """The chosen centers."""
+        """The chosen number of centers."""
         return self.pipeline.centers
 
     @property
     def solver(self) -> Any:
-        """The pipeline's solver; with the chosen ridge, for the rows of the pipeline, where it has one."""
+        """The solver of the pipeline; if it has a ridge, with the chosen ridge for the number of training rows."""
         return self.pipeline.solver
 
     def best(self) -> tuple[Trial, ...]:
-        """The best ridge of every kernel, in the order of the kernels' names and bandwidths."""
+        """The trial with the best ridge for each kernel, sorted by the kernels' names and bandwidths."""
         found: dict[Kernel, Trial] = {}
         for trial in self.trials:
             if trial.kernel not in found or trial.mse < found[trial.kernel].mse:
@@ -170,7 +170,7 @@ class Tuning:
         }
 
     def text(self) -> str:
-        """Tables for a terminal."""
+        """Return tables for a terminal."""
         lines = [
             *([] if self.search is None else [*self.search.lines(), ""]),
             f"{self.rows:,} rows to fit, {self.held_out:,} held out, {self.curve[-1].centers:,} centers; the median "
@@ -218,45 +218,45 @@ def tune(
     on_trial: Callable[[Trial], None] | None = None,
     verbose: int = 0,
 ) -> Tuning:
-    """Bandwidth, ridge and number of centers for a data set, by trials on a subsample in closed form.
+    """Choose bandwidth, ridge and number of centers for a data set, by trials on a subsample.
 
-    A fixed subsample is read once and cut in two. For each kernel one sweep over the first part sums the normal
-    equations; one decomposition then gives the weights for every ridge, and one sweep over the second part their
-    errors. Bandwidths are multiples of the median distance of two rows: six at first, then two between the best and its
-    neighbours; and the pipeline's own. The least squared error is chosen: of the bandwidths within 1% of it the one
-    nearest to the median distance, and of the numbers of centers the smallest that costs at most 1% more. Rows are not
-    augmented, and count by their class weights, whatever their sample weights.
+    The subsample is read once and cut in two. Models are fitted to the first part, by normal equations, and scored on
+    the second. The bandwidths of a kernel are multiples of the median distance between rows: six are tried first, then
+    two next to the best. The bandwidth of the pipeline is tried too. The choice has the smallest squared error, with
+    two exceptions. Of the bandwidths within 1% of it, the nearest to the median distance is chosen. Of the numbers of
+    centers, the smallest with at most 1% more error is chosen. Rows are not augmented. Their weights are the class
+    weights; sample weights are ignored.
 
-    Where the pipeline leaves the kernel open, and there are rows enough, the search of a run is made first, on all of
-    the subsample: ``Tuning.search``. Ridges and centers are then those of its kernel through its metric, and the
-    pipeline's kernel stays open: a run chooses again, on rows of its own.
+    If the pipeline has no kernel, and there are enough rows, the kernel search of a run is made first:
+    ``Tuning.search``. Ridges and centers are then tried with its kernel and metric. The chosen pipeline has no kernel
+    either, so a run searches again, on its own rows.
 
-    The same bits for any threads and under any chunking of the rows.
+    The bits do not depend on threads or on the size of chunks.
 
     Args:
-        data: a pipeline; or training rows, for a pipeline with centers drawn uniformly and ``solver="auto"``.
-        kernel: the kernel whose bandwidth is sought, or several kernels to compare; the pipeline's by default. One
-            without a bandwidth is tried as it is.
-        task: with rows, ``classification`` or ``regression``; a pipeline says it itself.
-        preprocess: with rows, steps of preprocessing, ``"auto"`` or None, as for a Pipeline.
-        scaling: with rows, as for a Pipeline. Unless it is ``"standard"``, plain numbers stay as they are: bandwidths
-            are in their units.
-        rows: rows of the subsample; a third of them is held out.
-        centers: centers of the trials, at most; the pipeline's, up to 2,000, by default, and 1,000 for rows.
-        seed: of the subsample and its parts.
-        memory: bytes the process may hold; half of the machine's by default.
-        threads: threads; the process's cores by default.
+        data: a pipeline; or training rows, for a pipeline with uniformly drawn centers and ``solver="auto"``.
+        kernel: the kernel, or several kernels to compare; by default, the kernel of the pipeline. A kernel without a
+            bandwidth is tried as it is.
+        task: ``classification`` or ``regression``; ignored with a pipeline, as are the next two.
+        preprocess: as in ``Pipeline``.
+        scaling: as in ``Pipeline``. Unless it is ``"standard"``, plain numbers and the bandwidths stay in their units.
+        rows: number of rows of the subsample; a third of them is held out.
+        centers: largest number of centers of the trials. By default 1,000 for rows; for a pipeline, its number of
+            centers, up to 2,000.
+        seed: seed of the subsample and its parts.
+        memory: as for ``run``.
+        threads: as for ``run``.
         resources: a ``Resources``, for another scheduler.
         seconds: whether to predict the time of a run with each number of centers.
-        prices: seconds of operations, for that; measured by default, as ``plan`` does.
-        on_trial: called with the best trial of every kernel as it is found.
+        prices: seconds of operations, for this prediction; by default, as for ``plan``.
+        on_trial: function called with the best trial of every kernel.
         verbose: 1 shows the trials on standard error; 0 shows nothing.
 
     Raises:
-        UsageError: an argument is out of range, or the pipeline works on features.
-        PlanRefusedError: the trials would not fit the memory.
-        DataError: rows that cannot be used, or too few of them.
-        NumericalError: a kernel matrix that is not positive definite.
+        UsageError: an argument is out of range, or the pipeline has a feature map.
+        PlanRefusedError: the trials would exceed ``memory``.
+        DataError: rows cannot be used, or there are too few.
+        NumericalError: a kernel matrix is not positive definite.
     """
     begun = time.perf_counter()
     granted = given_resources(resources, memory, threads)

@@ -63,18 +63,21 @@ _BLOCK_ROWS = 1024
 
 @dataclass(frozen=True)
 class AGOP:
-    """Learn a metric from the average gradient outer product, before the centers are chosen.
+    """Learn a metric for the kernel's distances from the average gradient outer product, before centers are chosen.
+
+    A round fits a model to a sample of the rows, and computes the metric from the gradients of the model.
 
     Args:
-        rounds: most rounds; they stop when the error on held-out rows grows.
-        kind: ``"diagonal"`` weighs features, d numbers; ``"full"`` also rotates them, d² numbers; ``"auto"`` tries both
-            and keeps the better on held-out rows; with more than 1,000 features, only the diagonal.
-        rows: rows of the sample in memory; a fifth of them is held out to compare rounds.
-        centers: centers of a round, at most a quarter of the sample.
-        seed: which sample, centers and signs.
+        rounds: largest number of rounds. They stop when the error on held-out rows grows.
+        kind: ``"diagonal"`` weighs features, with d numbers. ``"full"`` also rotates them, with d² numbers. ``"auto"``
+            tries both and keeps the metric with the smaller error on held-out rows; with more than 1,000 features, it
+            tries only the diagonal.
+        rows: number of rows of the sample, which is in memory. A fifth of it is held out to compare rounds.
+        centers: number of centers of a round, at most a quarter of the sample.
+        seed: seed of the sample, the centers and random signs.
 
     Raises:
-        UsageError: a number is below 1, or another kind.
+        UsageError: a number is below 1, or the kind is unknown.
     """
 
     rounds: int = 3
@@ -95,7 +98,7 @@ class AGOP:
         return {"name": "AGOP", **asdict(self)}
 
     def kinds(self, d: int) -> tuple[str, ...]:
-        """The kinds that are tried on rows of d features."""
+        """Return the kinds that are tried on rows with d features."""
         if self.kind != "auto":
             return (self.kind,)
         return ("diagonal", "full") if 1 < d <= MAX_FULL_FEATURES else ("diagonal",)
@@ -106,11 +109,11 @@ class AGOP:
         return sample, max(1, min(self.centers, sample // 4))
 
     def cost_estimate(self, size: ProblemSize, rows: int) -> SearchCost:
-        """The cost of rounds: the first of them on arrays of shapes, by the code of the run.
+        """Return the cost of the rounds, computed by running the first round on shapes of arrays, without values.
 
         Args:
-            size: of the problem; n and p are those of a round here.
-            rows: training rows.
+            size: size of the problem; n and p are those of a round.
+            rows: number of training rows.
         """
         sample, p = self.sizes(rows)
         kinds = self.kinds(size.d)

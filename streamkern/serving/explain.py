@@ -31,12 +31,12 @@ class Explanation:
 
     Attributes:
         columns: names of the stored columns, or their positions if they have no names.
-        importances: each column's share of the squared gradient of the outputs, shape (columns,), sum 1; None for a
-            model fitted without a metric.
+        importances: each column's share of the squared gradient of the outputs, shape (columns,), sum 1. None if the
+            model was fitted without a metric.
         directions: directions of a full metric, the most important first: share, and features with their loadings.
-        predictions: of the rows, shape (n,) or (n, c).
-        gradients: derivative of the predicted value, or of the score of the predicted class, by each column in the
-            column's own units, shape (n, columns); NaN for a category.
+        predictions: predictions for the rows, shape (n,) or (n, c).
+        gradients: derivatives of the predicted value, or of the score of the predicted class, shape (n, columns). They
+            are in the units of each column, and NaN for a category.
     """
 
     columns: tuple[str, ...]
@@ -95,12 +95,12 @@ def explain(model: AnyModel, rows: Any = None, *, most: int | None = 20) -> Expl
 
     Args:
         model: a model, or a fitted estimator; or the path of a model, a run, or a registry.
-        rows: rows to compute gradients for, as for ``KernelMachine.predict``; None for none.
-        most: number of first rows to use; None for all.
+        rows: rows to compute gradients for, as for ``KernelMachine.predict``; None for no gradients.
+        most: use only this many of the first rows; None for all.
 
     Raises:
         UsageError: ``rows`` are given, but the model uses a feature map or has several outputs.
-        DataError: the rows' columns differ from those of training.
+        DataError: the columns of the rows differ from training.
         StorageError: there is no model.
     """
     made = open_model(_place(model))

@@ -60,20 +60,20 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class PredictionResult:
-    """Result of a prediction of files.
+    """Result of ``predict``.
 
     Attributes:
         path: path of the predictions.
-        rows: rows.
+        rows: number of rows.
         columns: names of the columns in parquet.
-        kept: rows written by an earlier, interrupted prediction; all rows, if the output existed already.
+        kept: rows written by an earlier, interrupted call; all rows if the output existed already.
         seconds: duration in seconds.
         rows_per_second: speed for the newly predicted rows, from the first read to the last write.
         peak_memory_bytes: peak memory of the process since its start.
-        projected_memory_bytes: expected peak; 0 if there was nothing to do.
-        memory_budget_bytes: the budget.
+        projected_memory_bytes: projected peak; 0 if there was nothing to do.
+        memory_budget_bytes: memory limit of the process.
         stored_bytes: bytes on disk.
-        unseen_categories: rows predicted with a category that training did not see, by column; they count as missing.
+        unseen_categories: number of rows, by column, with a category that training did not see; it counts as missing.
     """
 
     path: str
@@ -112,41 +112,41 @@ def predict(
 ) -> PredictionResult:  # fmt: skip
     """Predict every stored row, in order, and write the predictions as one parquet or CSV file or one zarr group.
 
-    The column ``prediction`` has labels with their type in training, or values (``prediction_0``, ... with several
+    The column ``prediction`` has labels, of the same type as in training, or values (``prediction_0``, ... with several
     outputs). ``output`` appears when it is complete. After an interruption, the same call computes the missing parts,
-    with the same bytes as without it; after completion, it does nothing. A CSV file cannot store a fingerprint, so a
-    call after completion raises an error, unless ``overwrite`` is given.
+    and the bytes do not depend on the interruption. After completion, it does nothing. For a complete CSV file, it
+    raises an error unless ``overwrite`` is given: CSV cannot store a fingerprint of model and data.
 
     Args:
-        model: a saved model, a model in memory, a fitted estimator, or a registry (a directory, a URL or ``Registry``),
-            for its champion.
+        model: a saved model, a model in memory, or a fitted estimator. Or a registry (a directory, a URL or
+            ``Registry``), for its champion, the version in use.
         data: a table in any format for training, or a list of paths, with the columns of training; other columns are
             ignored.
         output: the local file (parquet, CSV) or directory (zarr) to create.
         id: a column of numbers or strings to copy, with a value in every row; it may also be a feature. Its name must
-            differ from those of the columns of predictions that are written.
-        scores: write the outputs too: ``score_LABEL`` for each class. In zarr they are one array, ``scores``.
-        probabilities: write the probabilities of the classes: ``probability_LABEL``. In zarr one array,
+            differ from the columns of predictions.
+        scores: write the outputs too: a column ``score_LABEL`` for each class; in zarr one array, ``scores``.
+        probabilities: write the probabilities of the classes: ``probability_LABEL``; in zarr one array,
             ``probabilities``.
         interval: write the ends of an interval that contains the target with this probability: ``lower`` and ``upper``,
-            or ``lower_0``, ``upper_0``, ``lower_1``, ... for several values. In zarr one array, ``interval``.
-        where: a condition on columns of the data, as in ``Dataset.where``: only rows that satisfy it are predicted.
+            or ``lower_0``, ``upper_0``, ``lower_1``, ... for several values; in zarr one array, ``interval``.
+        where: a condition on columns of the data, as in ``Dataset.where``. Only rows that satisfy it are predicted.
         format: ``parquet``, ``csv`` or ``zarr``; by default from the ending of ``output``.
-        memory: most memory of the process, such as ``"1GiB"``; half of the machine's by default.
-        threads: threads of this process; its cores by default.
+        memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
+            memory.
+        threads: threads of this process; by default, its number of cores.
         resources: a ``Resources``, for another scheduler.
         overwrite: replace existing predictions.
-        storage_options: for fsspec URLs of the data.
+        storage_options: options for fsspec URLs of the data.
         read_options: for text tables, such as ``sk.read_options(delimiter=";", decimal=",")``.
-        on_progress: called with the activity, rows done and rows in all.
+        on_progress: function called with the activity, the rows done and the total rows.
         verbose: 1 shows the progress on standard error; 0 shows nothing.
 
     Raises:
-        UsageError: parameters that contradict each other.
+        UsageError: parameters contradict one another.
         PlanRefusedError: the prediction would exceed ``memory``; the message has a remedy.
-        MemoryLimitError: the process exceeded its budget; written parts are kept.
-        DataError: the data differ from those of training in columns, width or kind; or a row has NaN; the message has
-            its number.
+        MemoryLimitError: the process exceeded its memory limit; finished parts are kept.
+        DataError: the data differ from training in columns, width or kind, or a row has NaN; the message names the row.
         StorageError: model or data do not exist, ``output`` has other content, or the disk is full; finished parts are
             kept.
         BusyError: another process writes to ``output``.

@@ -34,19 +34,19 @@ _NUMBERS = (int, float, np.bool_, np.number, np.ndarray)
 
 
 class Predictor:
-    """Predict rows in memory as ``KernelMachine.predict`` does, without its setup in every call.
+    """Predict rows in memory as ``KernelMachine.predict`` does, but prepare the model only once.
 
-    It is thread-safe; each thread has its own buffer. The model does not change after loading. BLAS may use several
-    threads for one call: for many parallel calls, start with OMP_NUM_THREADS=1.
+    ``predictor(X)`` returns ``predictions`` and ``outputs`` for rows X. It is thread-safe. The model does not change
+    after loading. BLAS may use several threads for one call; for many parallel calls, set OMP_NUM_THREADS=1 at the
+    start.
 
     Args:
-        model: a saved model, a model in memory, a fitted estimator, or a registry (a directory, a URL or ``Registry``),
-            for its champion.
-        max_rows: most rows of one call.
+        model: as in ``predict``.
+        max_rows: largest number of rows of one call.
 
     Attributes:
         model: the model.
-        max_rows: most rows of one call.
+        max_rows: largest number of rows of one call.
 
     Raises:
         StorageError: there is no model at this path.
@@ -73,7 +73,7 @@ class Predictor:
 
     @property
     def labels(self) -> list[Any] | None:
-        """The classes, or labels, in the order of their scores; None for values."""
+        """The classes, or labels, in the order of their scores; None if the model predicts values."""
         encoding = self.model.encoding
         if isinstance(encoding, Indicators):
             return list(encoding.names)
@@ -83,51 +83,51 @@ class Predictor:
         """Return predictions and outputs for rows.
 
         Args:
-            X: rows as they were stored in training, shape (n, d): an array or lists; or a table, whose columns are
-                found by their names: a frame, a list of dicts, one row as a dict, an Arrow table.
-            columns: names of the features, to be checked against the model's.
+            X: as in ``predict_proba``.
+            columns: as in ``predict_proba``.
 
         Raises:
-            DataError: X has values other than numbers, another width, other columns, too many rows, NaN or infinity.
+            DataError: as ``predict_proba``.
         """
         outputs = self._outputs(self._checked(X, columns))
         return RowPredictions(self.model.decide(outputs), outputs)
 
     def predict_proba(self, X: Any, columns: Sequence[str] | None = None) -> Array:
-        """Return probabilities of the classes, in the order of ``labels``, shape (n, K), float64.
+        """Return probabilities of the classes, in the order of ``labels``: shape (n, K), float64.
 
         Args:
-            X: rows as in a call.
-            columns: as in a call.
+            X: rows as in training, shape (n, d): an array or lists. Or a table, in which columns are found by name: a
+                frame, a list of dicts, one row as a dict, or an Arrow table.
+            columns: names of the features, to be checked against the model's.
 
         Raises:
             UsageError: the model has no probabilities, see ``KernelMachine.predict_proba``.
-            DataError: as a call.
+            DataError: X has values other than numbers, another width, other columns, too many rows, NaN or infinity.
         """
         return self.model.probabilities(self._outputs(self._checked(X, columns)))
 
     def predict_interval(self, X: Any, coverage: float = 0.9, columns: Sequence[str] | None = None) -> Array:
-        """Return interval ends that contain the target with this probability: shape (n, 2), or (n, c, 2), float64.
+        """Return ends of intervals that contain the target with this probability: (n, 2) or (n, c, 2), float64.
 
         Args:
-            X: rows as in a call.
+            X: as in ``predict_proba``.
             coverage: the probability, between 0 and 1.
-            columns: as in a call.
+            columns: as in ``predict_proba``.
 
         Raises:
             UsageError: the model has no intervals, see ``KernelMachine.predict_interval``.
-            DataError: as a call.
+            DataError: as ``predict_proba``.
         """
         return self.model.intervals(self._with_scales(self._checked(X, columns)), coverage)
 
     def unseen_categories(self, X: Any) -> dict[str, int]:
-        """Return the number of rows with a category that training did not see, by column; they count as missing.
+        """Return the number of rows, by column, with a category that training did not see; it counts as missing.
 
         Args:
-            X: rows as in a call.
+            X: as in ``predict_proba``.
 
         Raises:
-            DataError: as a call.
+            DataError: as ``predict_proba``.
         """
         _require_rows(X)
         dataset = self.model.dataset(X)

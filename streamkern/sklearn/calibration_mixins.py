@@ -27,22 +27,22 @@ class ClassifierCalibrationMixin:
     _outputs: Callable[..., Array]
 
     def predict_proba(self, X: Any) -> Array:
-        """Return the probabilities of the classes, in the order of ``classes_``: shape (n, K), float64; rows sum to 1.
+        """Return probabilities of the classes, in the order of ``classes_``: shape (n, K), float64, rows with sum 1.
 
-        With several labels a row, return the probability of each label: shape (n, L); rows need not sum to 1.
+        With several labels a row, return the probability of each label: shape (n, L), rows with any sum.
 
         Args:
             X: as in ``predict``.
 
         Raises:
-            AttributeError: there were no rows to learn them from; the message has the remedy.
+            AttributeError: there were no rows to learn probabilities from; the message has the remedy.
             DataError: as ``predict``.
         """
         outputs = self._outputs(X)
         return self.model_.probabilities(outputs)
 
     def predict_log_proba(self, X: Any) -> Array:
-        """Return logarithms of ``predict_proba``, finite where a probability rounds to 0: shape (n, K), float64.
+        """Return logarithms of ``predict_proba``: shape (n, K), float64, finite even if a probability rounds to 0.
 
         Args:
             X: as in ``predict``.
@@ -56,10 +56,10 @@ class ClassifierCalibrationMixin:
         return self.model_.calibration.log_probabilities(outputs)
 
     def prediction_set(self, X: Any, coverage: float = 0.9) -> Array:
-        """Return for each row the set of classes that contains the true one with this probability: a mask (n, K).
+        """Return for each row a set of classes that contains the true class with this probability: a mask (n, K).
 
-        The probability holds for the rows of each class, also of rare ones (split conformal prediction, class by
-        class). Where the model is unsure, a set has several classes, or none.
+        The probability holds for the rows of each class, rare classes included (split conformal prediction for each
+        class). If the model is unsure of a row, its set has several classes, or none.
 
         Args:
             X: as in ``predict``.
@@ -80,19 +80,19 @@ class RegressorCalibrationMixin:
     _outputs: Callable[..., Array]
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
-        """Return intervals that contain the target with this probability: lower, upper end, (n, 2) or (n, c, 2).
+        """Return lower and upper ends of intervals that contain the target with this probability: (n, 2) or (n, c, 2).
 
-        Intervals are learned from rows that the model was not fitted to: those of ``validation``; or, with the solver
-        ``Direct``, training rows that are left out one at a time. The probability holds on average over rows like
-        these, however good or bad the model is (split conformal prediction). Where larger errors are predicted,
-        intervals are wider: see ``streamkern.calibration.intervals``.
+        Intervals are learned from rows that the model was not fitted to. These are the ``validation`` rows; with the
+        solver ``Direct``, they are training rows that are left out one at a time. The probability is an average over
+        rows like these, and holds for any quality of the model (split conformal prediction). Intervals are wider for
+        rows with larger predicted errors; see ``streamkern.calibration.intervals``.
 
         Args:
             X: as in ``predict``.
             coverage: the probability, between 0 and 1. If there were too few rows for it, the ends are infinite.
 
         Raises:
-            UsageError: there were no rows to learn them from, or the coverage is not between 0 and 1.
+            UsageError: there were no rows to learn intervals from, or the coverage is not between 0 and 1.
             DataError: as ``predict``.
         """
         outputs = self._outputs(X, scales=True)

@@ -75,15 +75,15 @@ class _Scored:
     _resources: Resources
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return R² averaged over the outputs, or a classifier's accuracy.
+        """Return R², averaged over the outputs; for a classifier, return the accuracy.
 
         Args:
-            X: rows as in ``fit``, or a ``Dataset`` with a target, scored block by block.
+            X: rows as in ``fit``, or a ``Dataset`` with a target.
             y: targets or labels; None with a ``Dataset``.
             sample_weight: weights of the rows, shape (n,); None with a ``Dataset``, which has its own.
 
         Raises:
-            DataError: as ``predict``; or, in a ``Dataset``, a label that was not in the training data.
+            DataError: as ``predict``; or a ``Dataset`` has a label that was not in the training data.
         """
         if not isinstance(X, Dataset):
             return float(super().score(X, y, sample_weight))  # type: ignore[misc]
@@ -134,7 +134,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.verbose = verbose
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters; ``kernel__bandwidth=2.0`` replaces the kernel by one with this bandwidth.
+        """Set parameters; ``kernel__bandwidth=2.0`` sets the bandwidth of the kernel.
 
         Raises:
             UsageError: the kernel, solver, centers, metric or partition has no such parameter, or is not an object.
@@ -161,17 +161,17 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         """Train the model.
 
         Args:
-            X: rows, shape (n, d): NumPy, pandas, polars (also lazy), Arrow or Dask, a dict of columns, a list of dicts;
-                columns may be text, dates, booleans and categories, and values may be missing. Or a ``Dataset`` with a
-                target.
-            y: targets or labels, shape (n,), or (n, c) for a regressor; a classifier also takes several labels a row as
-                zeros and ones, shape (n, L); None with a ``Dataset``.
+            X: rows, shape (n, d): a NumPy or Dask array, or a table. A table is a pandas, polars (also lazy), Arrow or
+                Dask table, a dict of columns, or a list of dicts. Its columns may be text, dates, booleans and
+                categories, with missing values. You can also give a ``Dataset`` with a target.
+            y: targets or labels, shape (n,); for a regressor also shape (n, c). For a classifier with several labels a
+                row, zeros and ones, shape (n, L). None with a ``Dataset``.
             sample_weight: weights w >= 0, shape (n,): minimise Σ_i w_i ‖f(x_i) − y_i‖². Rows of weight 0 are left out,
-                and only the weights' ratios matter. None with a ``Dataset``, which has its own.
-            groups: a value for each row, shape (n,); rows of one value belong together, such as those of a patient: the
-                fit holds out whole groups. scikit-learn passes the groups of a split on after
-                ``set_fit_request(groups=True)``.
-            times: a date or number for each row, shape (n,): the fit holds out the latest rows.
+                and only the ratios of weights matter. None with a ``Dataset``, which has its own.
+            groups: a value for each row, shape (n,). Rows with equal values, such as the rows of a patient, belong
+                together, and the fit holds out whole groups. After ``set_fit_request(groups=True)``, scikit-learn
+                passes on the groups of a split.
+            times: a date or number for each row, shape (n,). The fit holds out the latest rows.
 
         Raises:
             UsageError: a parameter is out of range.
@@ -267,9 +267,9 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     def feature_importances_(self) -> Array:
         """Return each column's share of the squared gradient of the outputs: shape (n_features_in_,), sum 1.
 
-        A column's share is the sum over the features that preprocessing derives from it, each in units of its standard
-        deviation; ``result_.report["metric"]`` lists these features. If a step mixes columns, as a random projection
-        does, the shares are those of the mixed features: shape (d,).
+        Preprocessing may derive several features from a column; the column has the sum of their shares, in units of the
+        features' standard deviations. ``result_.report["metric"]`` lists the features. If a step mixes columns, as a
+        random projection does, return the shares of the mixed features: shape (d,).
 
         Raises:
             AttributeError: the model was fitted without a metric.
@@ -283,7 +283,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         return np.array(self.model_.metadata["metric"]["by_column"])
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the fitted model, to be read by ``load_model``: a zarr group with JSON attributes.
+        """Write the fitted model as a zarr group with JSON attributes, which ``load_model`` reads.
 
         Args:
             path: the directory; an existing model is replaced.
@@ -388,62 +388,66 @@ def _roles_of(given: Mapping[str, Any], data: Dataset, sample_weight: Any) -> Ro
 class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, RegressorMixin, _KernelEstimator):  # type: ignore[misc]
     """Least squares regression with a kernel machine; one output or several.
 
+    The model is f(x) = Σ_j α_j k(x, z_j): a sum over p centers z_j, which are usually training rows, with weights α_j.
+
     Args:
-        kernel: the kernel; or a name, such as ``"laplace"`` or ``"gaussian"``, for the kernel whose bandwidth is the
-            median distance between rows. None or ``"auto"``: a Laplace kernel, with the norm, bandwidth, metric and
-            ridge that have the smallest error on held-out rows of a subsample. This search takes at most half as long
-            as the fit itself, except in a short fit: there it may take three seconds, or half a minute on slow cores if
-            every row is a center. ``result_.report["kernel"]`` has its result. With fewer than 400 rows it compares
-            leave-one-out errors, without a metric; with fewer than 40 rows the bandwidth is the root mean square
-            distance of two rows. To search bandwidths with scikit-learn, use the grid ``{"kernel__bandwidth": [1.0,
-            2.0, 4.0]}``.
+        kernel: the kernel k, or the name of one, such as ``"laplace"`` or ``"gaussian"``. The bandwidth of a named
+            kernel is the median distance between rows. None or ``"auto"``: a search tries Laplace kernels and chooses
+            the norm of the distance, bandwidth, metric and ridge by the error on held-out rows of a subsample. For
+            regression it may add a linear kernel. The search takes at most half as long as the fit. In a short fit it
+            may take three seconds, or half a minute on slow cores if every row is a center. With fewer than 400 rows,
+            it compares leave-one-out errors and learns no metric. With fewer than 40 rows there is no search, and the
+            bandwidth is the root mean square distance between two rows. ``result_.report["kernel"]`` has the result.
+            For scikit-learn's ``GridSearchCV``, use a grid such as ``{"kernel__bandwidth": [1.0, 2.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
             rows become centers, with a warning. None: every row, if there are at most 10,000 and ``Direct`` can factor
-            their kernel matrix, as it can for Laplace kernels. Otherwise max(2000, min(n/4, 5000), min(n/8, 8000)) of
-            the n rows, drawn uniformly; fewer if memory is small or rows are wide.
-        solver: the solver. ``"auto"``: ``Direct``, one pass of normal equations, if that is less work and fits in
-            memory; else ``Falkon``, if a search finds a ridge and its matrices fit; else ``EigenPro``. ``EigenPro``
-            makes enough passes to see 500,000 rows, from 1 to 20. If that is fewer than 8 passes, it makes more, up to
-            8 in all, as long as they fit in about two minutes.
-        memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; half of the machine's by default.
-        metric: a metric to learn for the distances of the kernel, such as ``AGOP()``. None: no metric, unless the
+            their kernel matrix, as it can for Laplace kernels. Otherwise, max(2000, min(n/4, 5000), min(n/8, 8000)) of
+            the n rows are drawn uniformly. The number is smaller if memory is small or rows are wide.
+        solver: the solver. ``"auto"`` chooses by the work and memory that solvers would need. The first choice is
+            ``Direct``, which solves the normal equations after one pass over the rows. The second is ``Falkon``, if a
+            search finds a ridge. Otherwise the solver is ``EigenPro``, with enough passes to process 500,000 rows, from
+            1 to 20. If these are fewer than 8, it makes 8, or as many as fit in about two minutes.
+        memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
+            memory.
+        metric: a metric to learn for the distances in the kernel, such as ``AGOP()``. None: no metric, unless the
             search of ``kernel=None`` chooses one. ``feature_importances_`` has the result.
-        partition: ``Partition()`` divides the rows into leaves, with a model in each. ``"auto"``: tables of more than
-            10,000 rows are divided into leaves in which every row is a center, unless you give a kernel, metric,
-            centers or solver, or the fit runs on ``device="cuda"``. Validation rows, if any, determine how wide the
-            zone is in which the predictions of two leaves blend. None: one model.
-        scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, as the last step; the
-            bandwidth and centers that you give are in the scaled units. ``"auto"``: as ``preprocess`` determines. None:
-            rows of plain numbers keep their units.
-        preprocess: ``"auto"`` prepares each column of a table by its kind: gaps are filled and marked, categories and
-            dates are encoded, numbers are standardised, and for heavy-tailed ones normal quantiles replace them or are
-            added as columns. Rows of plain numbers are standardised if their units differ, but not if you give centers,
-            or a kernel with a bandwidth: these are in the rows' own units. Or steps such as ``Impute("mean")`` or
-            ``OneHot((3,))``, fitted to the training rows in this order, before ``scaling``; the model keeps them and
-            applies them in prediction. None takes rows as they are. ``result_.report["preprocess"]`` has the steps.
-        validation: rows for early stopping: a share of the rows, held out of training, or a ``Dataset``. Training stops
-            after ``patience`` passes without improvement (a parameter of the solver, 3 by default), and the model has
-            the weights of the best pass; ``Direct`` makes one pass only. None: no rows, unless the table has at least
-            20,000 rows and ``solver="auto"`` chooses another solver than ``Direct``. Then one row in twenty (at most
-            about 5,000) is held out for probabilities or intervals (``result_.report["held_out"]``).
-        dtype: dtype of the arithmetic. ``"auto"``: float64 for numbers that are in memory as float64, else float32; and
-            float64 where float32 cannot represent the kernel on these rows, with the reason in
-            ``result_.report["arithmetic"]``.
-        lanes: number of blocks that the rows of a step are divided into. It fixes the order of sums, so results with
-            another number differ by rounding.
-        threads: threads of this process; its cores by default. The weights do not depend on it.
-        resources: a ``Resources``, for another scheduler or device; None: threads of this process, and a GPU if it
-            is of a kind that this library has been measured on (docs/gpu.md).
+        partition: ``Partition()`` divides the rows into parts, called leaves, and trains a model in each. ``"auto"``
+            divides tables of more than 10,000 rows, so that every row of a leaf is a center. It does so only if you
+            give no kernel, metric, centers or solver, and not on ``device="cuda"``. Near the border of two leaves, the
+            prediction is a weighted mean of theirs. Validation rows, if any, determine the width of this zone. None:
+            one model.
+        scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, as the last step.
+            Bandwidths and centers that you give are then in the scaled units. ``"auto"``: ``preprocess`` determines the
+            scaling. None: rows with only numbers keep their units.
+        preprocess: ``"auto"`` prepares each column of a table by its kind. Missing values are filled and marked,
+            categories and dates are encoded, and numbers are standardised. Normal quantiles replace heavy-tailed
+            numbers, or are added as columns. Rows with only numbers are standardised if their units differ. They keep
+            their units if you give centers or a bandwidth, because these are in the units of the rows. You can also
+            give a list of steps, such as ``Impute("mean")`` or ``OneHot((3,))``. They are fitted to the training rows
+            in this order, before ``scaling``; the model applies them in prediction. None: no steps.
+            ``result_.report["preprocess"]`` has the steps.
+        validation: rows for early stopping: a ``Dataset``, or a share of the rows, which is held out of training. The
+            model has the weights of the best pass. Training stops after ``patience`` passes without improvement. This
+            is a parameter of the solver; ``solver="auto"`` sets it to 3. ``Direct`` makes one pass only. None: no
+            validation rows, with one exception. If ``solver="auto"`` chooses another solver than ``Direct``, and there
+            are at least 20,000 rows, it holds out one row in twenty. These rows, at most about 5,000, are for
+            probabilities or intervals (``result_.report["held_out"]``).
+        dtype: dtype of the arithmetic. ``"auto"``: float64 for arrays of float64 in memory; otherwise float32. If
+            float32 cannot represent the kernel on these rows, the dtype is float64, and
+            ``result_.report["arithmetic"]`` has the reason.
+        lanes: number of parts that the rows of a training step are divided into. It fixes the order of sums, so another
+            number changes results by rounding.
+        threads: threads of this process; by default, its number of cores. The weights do not depend on it.
+        resources: a ``Resources``, for another scheduler or device. None: threads of this process, and a GPU of a kind
+            that this library was measured on (docs/gpu.md).
         seed: seed of the centers, the held-out rows and the order of rows, an integer >= 0.
         verbose: 1 shows the progress of ``fit``; 0 shows nothing.
 
     Attributes:
-        model_: the ``KernelMachine``.
-        n_features_in_: width d of a row.
+        model_: the trained ``KernelMachine``.
+        n_features_in_: number d of features of a row.
         feature_names_in_: names of the features, shape (d,), if the rows had names.
-        result_: a ``FitResult``, which prints a summary: solver, kernel, seconds, memory, metrics of the validation
-            rows. It also has ``report`` (ridge, batch, step, spectrum and other findings), ``outcome`` (how training
-            ended: passes, rows, seconds, history) and ``footprint`` (projected memory).
+        result_: a ``FitResult``; ``print(model.result_)`` shows a summary.
     """
 
     _task, _metric = "regression", "r2"
@@ -469,26 +473,26 @@ def _whole(kind: type[_Estimator]) -> type[_Estimator]:
 class KernelClassifier(_Scored, ClassifierUpdates, ClassifierCalibrationMixin, ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
     """Classify rows by least squares on class indicators, and predict the most probable class.
 
-    Probabilities need rows that the model was not fitted to: those of ``validation``, or, with the solver ``Direct``,
-    training rows that are left out one at a time. Without probabilities, or with ``class_weight``, the prediction is
-    the class with the largest output. With ``threshold``, it is the second of two classes if ``decision_function`` is
-    above the threshold.
+    Probabilities are learned from rows that the model was not fitted to. These are the ``validation`` rows; with the
+    solver ``Direct``, they are training rows that are left out one at a time. Without probabilities, or with
+    ``class_weight``, the prediction is the class with the largest output. With ``threshold``, it is the second of two
+    classes if ``decision_function`` is above the threshold.
 
     The other parameters and attributes are those of ``KernelRegressor``.
 
     Args:
-        class_weight: a factor for each class, which multiplies the sample weights of its rows: a dict from label to
-            factor, where absent labels have 1; or ``"balanced"``, which gives all classes the same sum of weights.
-            Probabilities still describe the unweighted rows. None: 1 for all. For multilabel targets:
-            ``"balanced"``, or a list with one dict for each label, such as ``[{1: 20}, {0: 1, 1: 5}]``; a row's factor
-            is the product over its labels.
+        class_weight: factors for the classes, which multiply the sample weights of their rows. Give a dict from label
+            to factor; other labels have the factor 1. ``"balanced"`` gives all classes the same sum of weights. None:
+            no factors. For multilabel targets: ``"balanced"``, or a list with one dict for each label, such as ``[{1:
+            20}, {0: 1, 1: 5}]``. The factor of a row is then the product over its labels. Probabilities still describe
+            the unweighted rows.
         threshold: the metric that the threshold between two classes maximises: ``"balanced_accuracy"``, ``"f1"``,
-            ``"accuracy"`` or ``"matthews_corrcoef"``. It is chosen on the rows that probabilities are fitted to; with
-            several labels a row, there is a threshold for each label. ``result_.report["threshold"]`` has the result.
-            None: no threshold.
+            ``"accuracy"`` or ``"matthews_corrcoef"``. The rows that probabilities are fitted to determine the
+            threshold. With several labels a row, each label has a threshold. ``result_.report["threshold"]`` has the
+            result. None: no threshold.
 
     Attributes:
-        classes_: the labels, sorted, shape (K,); with several labels a row, the numbers 0 to L - 1, shape (L,).
+        classes_: the labels, sorted, shape (K,). With several labels a row, the numbers 0 to L - 1, shape (L,).
     """
 
     _task, _metric = "classification", "accuracy"
@@ -540,10 +544,11 @@ class KernelClassifier(_Scored, ClassifierUpdates, ClassifierCalibrationMixin, C
         return tags
 
     def decision_function(self, X: Any) -> Array:
-        """Return a score for each class, shape (n, K), or for two classes their difference, shape (n,).
+        """Return scores of the classes, shape (n, K); for two classes, the difference of their scores, shape (n,).
 
-        If ``predict`` uses probabilities, scores are their logarithms, up to a constant for each row; otherwise they
-        are the outputs of ``model_``. With several labels a row, they are each label's output minus 1/2, shape (n, L).
+        If ``predict`` uses probabilities, the scores are their logarithms, up to a constant for each row. Otherwise
+        they are the outputs of ``model_``. With several labels a row, return the output of each label minus 1/2, shape
+        (n, L).
 
         Args:
             X: as in ``predict``.

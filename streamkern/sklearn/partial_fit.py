@@ -61,10 +61,10 @@ class _Updates:
         """Remove rows. Up to rounding, the weights become those of a model that never saw them.
 
         Only these rows are read. Centers that are removed rows stay, with a warning; ``update_model`` can remove them.
-        See ``partial_fit`` for the parts of the model that do not change.
+        Other parts of the model change as in ``partial_fit``.
 
         Args:
-            X: rows passed to ``fit`` or ``partial_fit`` before, each once; as in ``fit``.
+            X: rows that were passed to ``fit`` or ``partial_fit`` before, each once; as in ``fit``.
             y: targets of the rows; None with a ``Dataset``.
             sample_weight: weights of the rows; None with a ``Dataset``.
 
@@ -104,18 +104,18 @@ class RegressorUpdates(_Updates):
 
     @available_if(has_sums)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows, reading only these; the first call fits with ``Direct`` and keeps its sums.
+        """Add rows, and read only these. The first call fits with ``Direct`` and keeps the normal equations, its sums.
 
         Up to rounding, the weights become those of one fit to all rows so far. Preprocessing, kernel, centers and ridge
-        are chosen on the rows of the first call: pass enough of them. A model fitted with
-        ``solver=Direct(keep_sums=True)`` can be continued. Intervals do not change until a call has as many rows as the
-        model had; they are then refitted to the rows of that call.
+        are chosen on the rows of the first call, so pass enough of them. A model fitted with
+        ``solver=Direct(keep_sums=True)`` can be continued. Intervals are refitted to the rows of a call only if these
+        are at least as many as the model had.
 
         Args:
             X: rows, as in ``fit``.
             y: targets; None with a ``Dataset``.
-            sample_weight: weights w >= 0, shape (n,). Only their ratios matter, to each other and to the weights of
-                other calls; rows without weights have weight 1.
+            sample_weight: weights w >= 0, shape (n,). Only the ratios of weights matter, also between calls; rows
+                without weights have weight 1.
 
         Raises:
             AttributeError: the model was fitted without its sums.
@@ -135,19 +135,19 @@ class ClassifierUpdates(_Updates):
 
     @available_if(has_sums)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows, reading only these; the first call fits with ``Direct`` and keeps its sums.
+        """Add rows, and read only these. The first call fits with ``Direct`` and keeps the normal equations, its sums.
 
         Up to rounding, the weights become those of one fit to all rows so far. Preprocessing, kernel, centers and ridge
-        are chosen on the rows of the first call: pass enough of them. A model fitted with
-        ``solver=Direct(keep_sums=True)`` can be continued. Probabilities do not change until a call has as many rows as
-        the model had; they are then refitted to the rows of that call.
+        are chosen on the rows of the first call, so pass enough of them. A model fitted with
+        ``solver=Direct(keep_sums=True)`` can be continued. Probabilities are refitted to the rows of a call only if
+        these are at least as many as the model had.
 
         Args:
             X: rows, as in ``fit``.
             y: labels; None with a ``Dataset``.
-            classes: in the first call, all labels of this and later calls, shape (K,); None: labels of the first rows.
-            sample_weight: weights w >= 0, shape (n,). Only their ratios matter, to each other and to the weights of
-                other calls; rows without weights have weight 1.
+            classes: all labels of this and later calls, shape (K,), in the first call. None: the labels of its rows.
+            sample_weight: weights w >= 0, shape (n,). Only the ratios of weights matter, also between calls; rows
+                without weights have weight 1.
 
         Raises:
             AttributeError: the model was fitted without its sums.

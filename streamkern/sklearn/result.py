@@ -13,16 +13,16 @@ from streamkern.solvers import Outcome
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FitResult:
-    """Result of an estimator's fit. ``print(model.result_)`` is a summary of a few lines.
+    """Result of an estimator's fit; ``print(model.result_)`` shows a summary.
 
     Attributes:
-        solver: name of the solver, or names of those of leaves.
-        kernel: the kernel, with its bandwidth, as text; of leaves, that of the largest.
-        centers: number of centers, of all leaves together.
+        solver: name of the solver, or names of the leaves' solvers.
+        kernel: the kernel, with its bandwidth, as text; of several leaves, the kernel of the largest.
+        centers: number of centers, in all leaves together.
         dtype: dtype of the arithmetic.
-        seconds: seconds that the fit took, with the search for a kernel.
+        seconds: seconds of the fit, including the search for a kernel.
         peak_bytes: largest resident memory of the process so far, in bytes.
-        report: findings of the solver and of the choices made, by name.
+        report: ridge, batch, step, spectrum and other findings, by name.
         outcome: how training ended: passes, rows, seconds, history.
         footprint: projected memory.
     """
@@ -39,7 +39,7 @@ class FitResult:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Metrics of the validation rows after the pass whose weights the model has; empty without validation rows."""
+        """Metrics of the validation rows after the pass that the weights are from; empty without validation rows."""
         history, best = self.outcome.history, self.report.get("best_pass")
         if not history:
             return {}

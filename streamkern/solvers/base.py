@@ -419,7 +419,7 @@ class Solver(Parameters, ABC):
 
     @property
     def traits(self) -> Traits:
-        """What the method declares of itself."""
+        """Properties of the method, such as whether it makes only one pass."""
         return Traits()
 
     def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:

@@ -63,16 +63,17 @@ class Solved(NamedTuple):
 
 @dataclass(frozen=True)
 class Direct(Solver):
-    """Normal equations: one sweep for ΦᵀΦ and Φᵀy in float64, then a Cholesky factorisation.
+    """Normal equations: one pass over the rows for ΦᵀΦ and Φᵀy in float64, then a Cholesky factorisation.
 
-    If the equations are too ill-conditioned for float64 and the memory budget allows it, a second sweep solves them in
-    a basis of orthonormal functions. The report has the relative residual and a condition estimate; the fit warns if
-    the residual is too large.
+    Φ has a row for each training row, and a column for each of the p kernel values or features. If float64 is too
+    inaccurate for the equations, and memory allows it, a second pass solves them in a basis of orthonormal functions.
+    The report has the relative residual and an estimate of the condition number. The fit warns if the residual is too
+    large.
 
     Args:
         ridge: λ >= 0.
-        keep_sums: whether the model keeps ΦᵀΦ and Φᵀy, 4 p² bytes in addition to its own: a sweep over single rows can
-            then add or subtract them (``update_model``, ``partial_fit``, ``retrain``).
+        keep_sums: whether the model keeps the sums ΦᵀΦ and Φᵀy, 4 p² bytes. Single rows can then be added or subtracted
+            (``update_model``, ``partial_fit``, ``retrain``).
 
     Raises:
         UsageError: the ridge is negative, or ``keep_sums`` is not a boolean.

@@ -73,27 +73,29 @@ class EigenPro(Solver):
     """Preconditioned SGD, projected on the span of the centers: EigenPro 3, or 4 with ``projection="delayed"``.
 
     Args:
-        epochs: passes over the training rows; by default enough to see 500,000 rows, from 1 to 20.
-        projection: how steps are projected on the p centers Z. ``exact`` factors their kernel matrix K(Z, Z), with p²
-            floats of memory. ``packed`` keeps that factor in 16 bits, and only as many of its columns as fit.
+        epochs: passes over the training rows; by default enough to process 500,000 rows, from 1 to 20.
+        projection: method to project each step on the p centers Z. ``exact`` factors their kernel matrix K(Z, Z), with
+            p² floats of memory. ``packed`` keeps the factor in 16 bits, and only the columns that fit in memory.
             ``inexact`` uses only the top eigenpairs of K(Z, Z). ``delayed`` keeps the rows of the steps as temporary
-            centers, and projects when there are about p of them. ``auto``: exact if it fits in memory; else packed if a
-            quarter of the columns fit; else delayed with ``projection_products=2``, or inexact if a momentum is given.
-        s: centers whose kernel matrix gives the eigenpairs of the preconditioner; min(p, 2000) by default.
-        q: eigenpairs of the preconditioner; s/4 by default, at most 500, or at most 250 if there are more than s
-            centers.
-        batch: rows of a step, m. By default the measured critical batch, or more, up to 1,024 rows a lane, if that
-            keeps cores busy and leaves enough steps (``affordable_batch``).
-        step: step size η of the mean gradient; by default the one that the measured spectrum allows.
-        average: whether the weights are the average of the iterates rather than the last one.
-        momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018), which with a preconditioner is AxlePro. By default
-            max(0, 1 − 8 m*/min(m, p)), where m* is the critical batch: in batches below 8 m*, momentum only adds
-            noise. Not available with delayed projection.
-        patience: with validation rows, stop after this many passes in which their error fell by less than 0.01%;
-            None runs all passes.
+            centers, and projects after about p of them. ``auto`` chooses exact if it fits in memory, and packed if a
+            quarter of the columns fit. Otherwise it chooses delayed with ``projection_products=2``, or inexact if a
+            momentum is given.
+        s: number of centers whose kernel matrix gives the eigenpairs of the preconditioner; min(p, 2000) by default.
+        q: number of eigenpairs of the preconditioner; s/4 by default, at most 500. If there are more than s centers, at
+            most 250.
+        batch: number m of rows of a step. By default the measured critical batch m*, up to which the step size can grow
+            with m. Or more, up to 1,024 rows for each of the ``lanes`` of a fit, if that keeps cores busy and leaves
+            enough steps (``affordable_batch``).
+        step: step size η for the mean gradient of a batch; by default the largest that the measured eigenvalues allow.
+        average: whether the weights are the average of the iterates, instead of the last iterate.
+        momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018); with a preconditioner, this is AxlePro. By default max(0, 1 −
+            8 m*/min(m, p)), because for batches below 8 m*, momentum only adds noise. Not available with delayed
+            projection.
+        patience: with validation rows, stop after this many passes in which their error fell by less than 0.01%; None
+            runs all passes.
         projection_products: number of products with K(Z, Z) in one inexact or delayed projection; each computes p²
-            kernel values. By default 0 for inexact, which then costs no more than exact; 1 for delayed, or 2 if
-            ``auto`` chooses it.
+            kernel values. By default 0 for inexact, which then costs no more than exact. By default 1 for delayed, or 2
+            if ``auto`` chooses it.
 
     Raises:
         UsageError: a value is out of range.
@@ -159,10 +161,10 @@ class EigenPro(Solver):
         return max(0.0, 1.0 - MOMENTUM_BATCHES * size.critical_batch / min(batch, p))
 
     def affordable_batch(self, kind: str, rows: int, p: int) -> float:
-        """Return the most rows of a step, with momentum, that leave enough steps for the same accuracy.
+        """Return the largest batch, with momentum, that leaves enough steps for the same accuracy.
 
-        Larger batches need fewer updates on the host and fewer exchanges with workers. Beyond p rows, a larger batch
-        has less noise, but reaches no further directions.
+        With larger batches, the host makes fewer updates, and workers exchange fewer messages. A batch above p rows has
+        less noise, but reaches no further directions.
         """
         if kind == "delayed" or self.momentum == 0:
             return 0.0

@@ -35,21 +35,22 @@ from streamkern.types import Array
 
 @dataclass(frozen=True)
 class EigenPro1(Solver):
-    """EigenPro on the features of the problem.
+    """EigenPro on features: the features of a feature map, or kernel values at centers.
 
     Args:
-        epochs: passes over the training rows; by default as many as see 500,000 rows, from 1 to 20.
-        q: eigenpairs of the preconditioner, the paper's k; at most one less than there are features.
-        subsample: rows M of the randomised SVD, at most all.
-        batch: rows of a step m; by default the measured critical batch, or enough to keep the processor busy if larger.
-        step: η of the mean gradient; by default the largest that the preconditioned spectrum allows, measured on rows
-            outside the subsample. Theorem 1's is in the report (``theorem_1_step``) and smaller, see ``theorem_1``.
-        tau: damping τ in (0, 1]; the paper has 1/4 for random features, where the step came from the subsample.
-        ridge: λ of λ/2 ‖w‖².
-        average: whether the weights are the average of the iterates rather than the last one.
-        seed: of the subsample and the random vectors.
-        patience: with a validation set: stop after this many passes in which its error fell by less than 1e-4 of it;
-            None runs all.
+        epochs: passes over the training rows; by default enough to process 500,000 rows, from 1 to 20.
+        q: number of eigenpairs of the preconditioner (k in the paper), at most the number of features − 1.
+        subsample: number M of rows of the randomised SVD; all rows if there are fewer.
+        batch: number m of rows of a step. By default the measured critical batch, up to which the step size can grow
+            with m; or more rows, to keep the processor busy.
+        step: step size η for the mean gradient of a batch; by default the largest that the preconditioned eigenvalues
+            allow, measured on rows outside the subsample. Theorem 1 gives a smaller step, which is in the report
+            (``theorem_1_step``).
+        tau: damping τ in (0, 1]. For random features, the paper has 1/4 and takes the step from the subsample.
+        ridge: λ of the penalty λ/2 ‖w‖².
+        average: whether the weights are the average of the iterates, instead of the last iterate.
+        seed: seed of the subsample and the random vectors.
+        patience: as in ``EigenPro``.
 
     Raises:
         UsageError: a value is out of range.

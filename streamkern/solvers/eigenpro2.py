@@ -42,20 +42,19 @@ from streamkern.types import Array, IntArray
 
 @dataclass(frozen=True)
 class EigenPro2(Solver):
-    """EigenPro 2. The centers must be all training rows, and the rows not augmented: a weight belongs to a stored row.
+    """EigenPro 2. The centers must be all training rows, not augmented, because each weight belongs to a stored row.
 
-    Of the centers only the mean is used, so rows need not fit in memory; weights, n c numbers, and row ids must.
+    Rows need not fit in memory, but the n c weights for c outputs and the row ids must.
 
     Args:
         epochs: passes over the training rows; each evaluates the kernel n² times.
-        s: rows of the Nyström subsample; min(n, 2000) by default.
-        q: eigenpairs of the preconditioner; s/10 by default. 0 is stochastic gradient descent in the RKHS, Pegasos with
-            the squared loss, to compare with.
-        batch: rows of a step m; by default the measured critical batch, or enough to keep the processor busy if larger.
-        step: η of the mean gradient; by default the one that the measured spectrum allows.
-        average: whether the weights are the average of the iterates rather than the last one.
-        patience: with a validation set: stop after this many passes in which its error fell by less than 1e-4 of it;
-            None runs all.
+        s: number of rows of the Nyström subsample; min(n, 2000) by default.
+        q: number of eigenpairs of the preconditioner; s/10 by default. 0 is stochastic gradient descent in the RKHS
+            (Pegasos with the squared loss).
+        batch: as in ``EigenPro1``.
+        step: step size η for the mean gradient of a batch; by default the largest that the measured eigenvalues allow.
+        average: whether the weights are the average of the iterates, instead of the last iterate.
+        patience: as in ``EigenPro``.
 
     Raises:
         UsageError: a value is out of range.

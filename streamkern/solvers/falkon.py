@@ -32,14 +32,13 @@ def _jitter(scale: float, expansion: Expansion) -> float:
 
 @dataclass(frozen=True)
 class Falkon(Solver):
-    """Streamed preconditioned conjugate gradients on kernel values at centers.
+    """Preconditioned conjugate gradients on kernel values at centers, with rows streamed in every iteration.
 
     Args:
-        epochs: passes at most; the first is for the right-hand side, each other is an iteration.
+        epochs: largest number of passes. The first computes the right-hand side, and every other pass is an iteration.
         ridge: λ > 0.
-        tolerance: stop when the preconditioned residual is this share of the first.
-        patience: with a validation set: stop after this many passes in which its error fell by less than 1e-4 of it;
-            None runs all.
+        tolerance: stop when the preconditioned residual is at most this share of the initial residual.
+        patience: as in ``EigenPro``.
 
     Raises:
         UsageError: a value is out of range.

@@ -51,14 +51,13 @@ def encoding_for(encoding: Encoding, solver: Any) -> Encoding:
 
 @dataclass(frozen=True)
 class Logistic(Solver):
-    """Logistic loss in place of least squares, for classes: outputs are logits, and softmax gives probabilities.
+    """Logistic loss instead of least squares, for classes: outputs are logits, and softmax gives probabilities.
 
     Args:
         ridge: λ > 0. A search for the kernel replaces the default.
-        epochs: passes at most; each is a sweep for the loss and its gradient.
-        tolerance: stop where the next pass would lower the loss by less than this share of it.
-        patience: with validation rows: stop after this many passes in which the squared error of probabilities fell
-            by less than 1e-4 of it; None runs all.
+        epochs: largest number of passes; each computes the loss and its gradient.
+        tolerance: stop when the next pass would lower the loss by less than this share.
+        patience: as in ``EigenPro``, for the squared error of probabilities.
 
     Raises:
         UsageError: a value is out of range.

@@ -53,12 +53,14 @@ def read_options(
     """Return options for text tables: ``open_dataset(path, read_options=sk.read_options(decimal=","))``.
 
     Args:
-        delimiter: character between fields; by default that of ``,``, tab, ``;`` and ``|`` with most names in line 1.
+        delimiter: character between fields. By default, the one of ``,``, tab, ``;`` and ``|`` that divides line 1 into
+            the most names.
         decimal: decimal point.
-        encoding: encoding of the text, as Python names it; by default UTF-8, or UTF-16 with a byte order mark.
-        missing: texts, or numbers however they are written, that mean a missing value in every column, besides an empty
-            field, and NA, NULL, NaN and the like in columns of numbers.
-        skip: lines before the names of the columns; blank lines and comments (``# ...``) there are skipped anyway.
+        encoding: Python's name of the text encoding. By default UTF-8, or UTF-16 with a byte order mark.
+        missing: texts or numbers that mean a missing value, in every column. An empty field is always missing; so are
+            NA, NULL, NaN and the like in columns of numbers.
+        skip: number of lines to skip before the names of the columns. Blank lines and comments (``# ...``) there are
+            skipped in any case.
 
     Raises:
         UsageError: a value has the wrong type, a delimiter or decimal point is not one character, or Python has no such

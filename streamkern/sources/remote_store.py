@@ -35,13 +35,13 @@ _jitter = random.Random()  # only affects waiting times, not data
 
 @dataclass(frozen=True)
 class Retry:
-    """Timeouts and repetitions of requests to a store.
+    """Timeouts and repetitions of requests to a remote store.
 
     Args:
         timeout: seconds that one request may take.
         deadline: seconds that a request and its repetitions may take together.
-        first_wait: seconds before the first repetition, doubled for each later one, and shortened at random by up to
-            half so that workers do not repeat requests at the same time.
+        first_wait: seconds before the first repetition. The wait doubles for each further repetition. It is shortened
+            at random by up to half, so that workers do not repeat requests at the same time.
         longest_wait: upper bound of a wait in seconds.
 
     Raises:
@@ -60,7 +60,7 @@ class Retry:
                 raise UsageError(f"{name} is {value}.", where=f"Retry({name}=...)", expected="a positive number")
 
     def wait(self, attempt: int) -> float:
-        """Seconds to wait after the given failed attempt, 0 for the first."""
+        """Return the seconds to wait after a failed attempt; the first attempt has number 0."""
         return float(min(self.longest_wait, self.first_wait * 2.0**attempt) * _jitter.uniform(0.5, 1.0))
 
 

@@ -36,10 +36,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Schema:
-    """Columns of a table in their order.
+    """The columns of a table, in order.
 
     Attributes:
-        columns: the columns, each name once.
+        columns: the columns, with distinct names.
     """
 
     columns: tuple[Column, ...]
@@ -67,11 +67,11 @@ class Schema:
 
     @cached_property
     def kinds(self) -> tuple[tuple[str, str, bool], ...]:
-        """Name, kind and ``text`` of each column, which determine how values are read."""
+        """Name, kind and ``text`` of each column; they determine how values are read."""
         return tuple((column.name, column.kind, column.text) for column in self.columns)
 
     def positions(self, *kinds: str) -> tuple[int, ...]:
-        """Return positions of the columns of these kinds."""
+        """Return the positions of columns of these kinds."""
         return tuple(j for j, column in enumerate(self.columns) if column.kind in kinds)
 
     def picked(self, names: Iterable[str]) -> Schema:
@@ -94,7 +94,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, described: Any) -> Schema:
-        """Return the schema that ``to_json`` described.
+        """Return a schema from the output of ``to_json``.
 
         Raises:
             ValueError: ``described`` is not a schema.

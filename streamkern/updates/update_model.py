@@ -56,23 +56,24 @@ def update_model(
     threads: int | None = None,
     resources: Resources | None = None,
 ) -> KernelMachine:
-    """Return the model with rows added, or with rows forgotten: their effect on its weights is removed.
+    """Return a model to which rows are added, or from which the effect of rows is removed.
 
-    It reads only these rows, and solves once. Up to rounding, the weights equal those of a fit to the rows that the
-    model then has, with its preprocessing, kernel, centers and ridge; the bits do not depend on threads or workers.
-    Probabilities and intervals are refitted to ``validation``, or to the added rows if these are at least as many as
-    the model's rows before; otherwise they stay.
+    The call reads only these rows, and solves once. Up to rounding, the weights equal those of a fit to all rows that
+    the model then has, with the same preprocessing, kernel, centers and ridge. The bits do not depend on threads or
+    workers. Probabilities and intervals are refitted to ``validation``. Without it, they are refitted to the added rows
+    if these are at least as many as the model had, and otherwise unchanged.
 
     Args:
         model: a model fitted by ``Direct(keep_sums=True)``, in memory or loaded.
         add: new rows: a ``Dataset`` with a target; or (X, y), or (X, y, sample_weight), with X as in ``predict``.
-        forget: rows of the model to remove, with their targets and weights, in the same forms. It cannot be verified
-            that they were among its rows.
+        forget: rows to remove, with their targets and weights, in the same forms. The call cannot verify that the model
+            had these rows.
         validation: rows to fit probabilities or intervals to, in the same forms.
-        drop_centers: also remove centers equal to a forgotten row, because a center contains the row's features.
+        drop_centers: remove centers equal to a forgotten row, because a center contains the features of the row.
             Otherwise they stay, with a warning.
-        memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; half of the machine's by default.
-        threads: threads of this process; its cores by default.
+        memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
+            memory.
+        threads: threads of this process; by default, its number of cores.
         resources: a ``Resources``, for another scheduler.
 
     Returns:
@@ -81,8 +82,7 @@ def update_model(
     Raises:
         UsageError: the model keeps no sums, no rows are given, or rows cannot be removed from it.
         PlanRefusedError: the update would exceed ``memory``; raised before a row is read.
-        DataError: rows cannot be used: other columns, a label outside the model's classes, or more rows to forget than
-            the model has.
+        DataError: rows have other columns or a new label, or there are more rows to forget than the model has.
         NumericalError: the equations cannot be solved.
     """
     if not isinstance(model, KernelMachine):
