@@ -52,7 +52,7 @@ def fit(
     _require_startable(recipe, runner)
     lanes = 1 if device is not None and executor.in_process else recipe.lanes  # blocks of a step
     how = {"budget": budget, "baseline": baseline, "slots": executor.slots, "overlaps": executor.overlaps}
-    shape, listed = planned_shape(recipe, runner.held_out_rows, runner.search_share, after, lanes=lanes, **how)
+    shape, listed = planned_shape(recipe, runner.held_out_rows, runner.searches, after, lanes=lanes, **how)
 
     def project(rows: Dataset, outputs: int) -> Footprint:
         """Project again, once the width of the rows and the number of outputs are known."""
@@ -109,17 +109,18 @@ def _require_metric(recipe: Recipe) -> None:
 def planned_shape(
     recipe: Recipe,
     held_out_rows: int,
-    share: float | None = None,
+    searches: bool = True,
     after: tuple[Stage, ...] = (EVALUATE,),
     **how: Any,
 ) -> tuple[FitShape, tuple[Stage, ...]]:
     """The shape of a fit before its rows are read, with the search that is part of it; and its stages.
 
-    ``held_out_rows`` and ``share`` are those of the ``Runner``, ``how`` as in ``shape_of``. PlanRefusedError has the
+    ``held_out_rows`` and ``searches`` are those of the ``Runner``, ``how`` as in ``shape_of``. PlanRefusedError has the
     remedy where not even a fit without the search would fit.
     """
     guess, listed = planned_rows(recipe), (*stages_of_model(recipe), *after)
     shape = shape_of(recipe, guess, likely_outputs(guess), held_out_rows, **how)
-    if needs_kernel_search(recipe):
-        footprint(shape, listed)
-    return with_search(shape, share), listed
+    if not searches or not needs_kernel_search(recipe):
+        return shape, listed
+    footprint(shape, listed)
+    return with_search(shape), listed

@@ -19,7 +19,7 @@ from streamkern.preprocessing.automatic_steps import automatic
 from streamkern.preprocessing.category_steps import TargetEncode
 from streamkern.preprocessing.steps import AUTOMATIC, STANDARD, Standardise, Step, learning_bytes, with_expected_width
 from streamkern.selection import median_bandwidth
-from streamkern.selection.kernel_search import needs_kernel_search, search_for
+from streamkern.selection.kernel_search import search_for
 from streamkern.solvers.base import traits_of
 from streamkern.solvers.ridge import is_factorable
 
@@ -47,13 +47,11 @@ def planned_rows(recipe: Recipe) -> Dataset:
     return with_expected_width(planned_weights(recipe.train, recipe.class_weight), preprocessing_steps(recipe))
 
 
-def with_search(shape: FitShape, share: float | None = None) -> FitShape:
+def with_search(shape: FitShape) -> FitShape:
     """The shape with the trials for a recipe without a kernel; without where ``default_kernel`` is taken."""
     recipe: Recipe = shape.recipe
-    if not needs_kernel_search(recipe):
-        return shape
     rows, columns = recipe.train.base_rows, recipe.train.source.n_features
-    search = search_for(shape.cost_estimate, rows, columns, shape.budget, recipe.seed % (1 << 31), share)
+    search = search_for(shape.cost_estimate, rows, columns, shape.budget, recipe.seed % (1 << 31))
     apart = recipe.train.roles is not None
     return shape if search is None else replace(shape, search=replace(search, apart=apart))
 

@@ -81,8 +81,8 @@ class Runner:
     held_out_rows = MAX_HELD_OUT_ROWS
     """Rows, at most, that probabilities or intervals are learned from; 0 for none."""
 
-    search_share: float | None = None
-    """Work of choosing a kernel, at most, as a part of that of the fit; None for the default."""
+    searches = True
+    """Whether a kernel is searched for where none is given."""
 
     calibrates_classes = True
     """Whether probabilities are learned for this fit, and not for several at a time."""

@@ -80,7 +80,7 @@ class PartitionFit(TrainingRows):
         allow: hears of the projected memory.
         listed: its stages.
         folder: where rows are scattered; None for a temporary directory.
-        choice: the kernel of all leaves, which see rows through its metric; None where each chooses its own.
+        choice: the kernel of all leaves, which see rows through its metric; None if it is given.
     """
 
     shape: PartitionShape
@@ -230,7 +230,7 @@ KERNEL_OF_LEAVES = replace(
     work=lambda shape: search_work(
         shape, shape.shared_search, replace(shape.leaf.size, n=len(shape.dataset), held_out_rows=0)
     ),
-    why=lambda shape: (f"{shape.shared_search.text()}; for all leaves, which have few rows",),
+    why=lambda shape: (f"{shape.shared_search.text()}; for all leaves",),
 )
 
 
@@ -239,8 +239,8 @@ def _look_at_rows(fit: PartitionFit) -> None:
     champion, choice = champion_of(fit.partition), fit.choice
     if fit.recipe.threshold is not None:
         require_two_classes(fit.encoding)
-    if champion is not None and fit.shape.one_kernel:  # its metric is among its transforms
-        fit.settings = fit.settings.chosen(champion.kernel, *champion.metadata["partition"]["ridge"])
+    if champion is not None and (ridge := champion.metadata["partition"].get("ridge")):
+        fit.settings = fit.settings.chosen(champion.kernel, *ridge)  # its metric is among its transforms
     if choice is not None:
         fit.settings = fit.settings.chosen(choice.kernel, choice.ridge, choice.rows)
         fit.data = choice.metric.applied(fit.data)

@@ -18,7 +18,7 @@ from streamkern.centers import Uniform
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
 from streamkern.data.targets import Encoding, encoding_to_json
-from streamkern.defaults import MAX_LEAF_SEARCH_WORK_RATIO, MIN_LEAF_METRIC_ROWS
+from streamkern.defaults import MIN_LEAF_METRIC_ROWS
 from streamkern.errors import NumericalError, StreamkernError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads_executor import ThreadsExecutor
@@ -105,7 +105,7 @@ class LeafSettings:
 class LeafRunner(Runner):
     """Carries out the stages of a leaf, keeping its solver's warnings: rows were looked at with all others."""
 
-    search_share = MAX_LEAF_SEARCH_WORK_RATIO
+    searches = False  # one kernel was chosen for all leaves
     calibrates_classes = False  # one calibration of probabilities is made of all leaves' rows
 
     def __init__(self, held_out_rows: int = 0) -> None:

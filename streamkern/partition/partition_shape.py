@@ -15,9 +15,7 @@ from streamkern.costs.footprint import Footprint, footprint, projection
 from streamkern.data.dataset import Dataset
 from streamkern.defaults import (
     LIBRARY_BYTES,
-    MAX_LEAF_SEARCH_WORK_RATIO,
-    MAX_SHARED_SEARCH_WORK_RATIO,
-    MIN_FULL_KERNEL_ROWS,
+    MAX_LEAVES_SEARCH_WORK_RATIO,
     THREAD_BYTES,
 )
 from streamkern.errors import PlanRefusedError
@@ -26,7 +24,6 @@ from streamkern.fitting.memory_projection import (
     planned_rows,
     preprocessing_steps,
     shape_of,
-    with_search,
 )
 from streamkern.fitting.preparation import STATISTICS
 from streamkern.fitting.recipe import Recipe
@@ -34,7 +31,6 @@ from streamkern.fitting.solver_choice import resolve_solver
 from streamkern.fitting.stage import Stage
 from streamkern.fitting.stages import EVALUATE, stages_of_model
 from streamkern.memory import format_bytes
-from streamkern.partition.champion_cuts import champion_of
 from streamkern.partition.joint_calibration import held_out_rows_of_leaf
 from streamkern.partition.leaf_rows import RUN_BYTES
 from streamkern.preprocessing.steps import learning_bytes
@@ -71,26 +67,22 @@ class PartitionShape(FitShape):
         leaves: how many.
         leaf_rows: rows of the largest.
         here: whether leaves are computed in this process.
-        one_kernel: whether a kernel that is left open is chosen for all leaves, which have few rows.
     """
 
     on: Callable[[Dataset], Recipe] | Any = None
     leaves: int = 1
     leaf_rows: int = 0
     here: bool = True
-    one_kernel: bool = False
 
     @classmethod
     def before_rows(cls, recipe: Recipe, *, on: Callable[[Dataset], Recipe], **how: Any) -> PartitionShape:
         """The shape that is expected before rows are read; ``how`` are further fields."""
-        rows, champion = planned_rows(recipe), champion_of(recipe.partition)
+        rows = planned_rows(recipe)
         leaves, n = recipe.partition.expected(rows.base_rows)
-        few = n <= MIN_FULL_KERNEL_ROWS if champion is None else "ridge" in champion.metadata["partition"]
-        few = few or recipe.train.roles is not None  # a leaf does not know its rows' times and groups
         return cls(
             rows, 1, likely_outputs(rows), Direct(), lanes=recipe.lanes, itemsize=np.dtype(recipe.dtype).itemsize,
             learning_bytes=learning_bytes(recipe.train, preprocessing_steps(recipe)), recipe=recipe, on=on,
-            leaves=leaves, leaf_rows=n, one_kernel=few, **how,
+            leaves=leaves, leaf_rows=n, **how,
         )  # fmt: skip
 
     def footprint(self, stages: Sequence[Stage]) -> Footprint:
@@ -133,11 +125,10 @@ class PartitionShape(FitShape):
             shown = Target("target", np.dtype(np.float64), (1 if rows.target is None else rows.target.width,))
         return Dataset(ShapedRows(self.leaf_rows, rows.n_features, np.dtype(self.recipe.dtype), shown))
 
-    def _fit_of_leaf(self, held: int, leaves: int, own: bool) -> tuple[FitShape, Footprint]:
+    def _fit_of_leaf(self, held: int, leaves: int) -> tuple[FitShape, Footprint]:
         """The shape of the fit of the largest leaf in one thread, and its memory; PlanRefusedError has the remedy.
 
-        With a number of ``leaves``, rows are left out for the probabilities or intervals of them all; ``own`` says that
-        it searches for a kernel.
+        With a number of ``leaves``, rows are left out for the probabilities or intervals of them all.
         """
         rows, outputs = self._rows_of_leaf, likely_outputs(self.dataset)
         leaf, _ = resolve_solver(self.on(rows), self.budget, threads=1)
@@ -146,14 +137,12 @@ class PartitionShape(FitShape):
         made = shape_of(
             leaf, rows, outputs, held_out_rows, budget=self.budget, baseline=baseline, slots=1, overlaps=False
         )
-        fits = footprint(made, listed)
-        searched = with_search(made, MAX_LEAF_SEARCH_WORK_RATIO) if own else made
-        return searched, fits if searched is made else footprint(searched, listed)
+        return made, footprint(made, listed)
 
     @cached_property
     def largest(self) -> tuple[FitShape, Footprint]:
         """The shape of the fit of the largest leaf, and its memory."""
-        return self._fit_of_leaf(self.models + self._taken, self.leaves, not self.one_kernel)
+        return self._fit_of_leaf(self.models + self._taken, self.leaves)
 
     @cached_property
     def leaf(self) -> FitShape:
@@ -195,21 +184,22 @@ class PartitionShape(FitShape):
 
     @cached_property
     def leaves_work(self) -> float:
-        """Operations of all leaves at nominal prices, with the search for their kernels."""
-        one, ratio = self._fitted_leaf, MAX_SHARED_SEARCH_WORK_RATIO if self.one_kernel else MAX_LEAF_SEARCH_WORK_RATIO
-        return (1 + ratio) * self.leaves * nominal_work(one.solver, one.size)
+        """Operations of all leaves at nominal prices, with the search for their kernel."""
+        one = self._fitted_leaf
+        return (1 + MAX_LEAVES_SEARCH_WORK_RATIO) * self.leaves * nominal_work(one.solver, one.size)
 
     @cached_property
     def _fitted_leaf(self) -> FitShape:
-        """The largest leaf with nothing beside it and no search."""
-        return self._fit_of_leaf(0, 0, False)[0]
+        """The largest leaf with nothing beside it."""
+        return self._fit_of_leaf(0, 0)[0]
 
     @cached_property
     def shared_search(self) -> Search | None:
-        """The trials on a sample of all rows where one kernel is chosen for all leaves; or None."""
+        """The trials on a sample of all rows, which choose a kernel for all leaves if none is given; or None."""
         one = self._fitted_leaf
-        if not self.one_kernel or not needs_kernel_search(one.recipe):
+        if not needs_kernel_search(one.recipe):
             return None
         columns, seed = self.dataset.source.n_features, self.recipe.seed % (1 << 31)
-        share = MAX_SHARED_SEARCH_WORK_RATIO * self.leaves
-        return search_for(one.cost_estimate, self.dataset.base_rows, columns, self.budget, seed, share)
+        share = MAX_LEAVES_SEARCH_WORK_RATIO * self.leaves
+        search = search_for(one.cost_estimate, self.dataset.base_rows, columns, self.budget, seed, share)
+        return search and replace(search, apart=self.recipe.train.roles is not None)
