@@ -169,14 +169,14 @@ def alike(values: list[Any]) -> str:
 # ------------------------------------------------------------------------------------------------------------ tables
 
 PREDICTED = {
-    "housing": "price of a district in California",
-    "casp": "distance of a predicted protein from the true one",
-    "adult": "income above 50,000",
-    "diamonds": "price, in logarithms",
-    "fars": "injury in a fatal accident, of eight kinds",
-    "proteins": "related pair of proteins, one in a hundred",
-    "flights": "minutes of delay on arrival",
-    "covtype": "kind of forest, of seven",
+    "housing": "median house price of a district in California",
+    "casp": "distance between a predicted protein structure and the true structure",
+    "adult": "whether a person earns more than 50,000 dollars a year",
+    "diamonds": "logarithm of the price of a diamond",
+    "fars": "severity of injury in a fatal accident: eight classes",
+    "proteins": "whether two proteins are related: true for one row in a hundred",
+    "flights": "delay of a flight on arrival, in minutes",
+    "covtype": "kind of forest: seven classes",
 }
 TREES = ("LightGBM", "LightGBM, 3,000 trees", "LightGBM, 45 large trees", "XGBoost", "HistGradientBoosting", "CatBoost")
 SHORT = {"HistGradientBoosting": "scikit-learn", "LightGBM, 3,000 trees": "LightGBM, larger"} | {
@@ -365,16 +365,16 @@ def tables_summary() -> str:
     close = listed([each.name for each in found if each.error is not None and not each.clear])
     single = listed([each.name for each in found if each.error is None])
     notes = [
-        f"differences on {close} are within two standard errors" if close else "",
-        f"{single} were split only once" if single else "",
+        f" The differences on {close} are within two standard errors." if close else "",
+        f" The tables {single} were split only once." if single else "",
     ]
-    noted = "; ".join(["", *filter(None, notes)])
+    noted = "".join(notes)
     ours = [fmean(each.ours.values("processor_seconds")) for each in found]
     light = [fmean(each.trees["LightGBM"].values("processor_seconds")) for each in found]
     return (
-        f"With its defaults streamkern beats the strongest trees on {len(won)} of {len(found)} tables and "
-        f"loses on {lost}{noted}. A fit takes {min(ours):.0f} to {max(ours):.0f} s of the processor, LightGBM's with "
-        f"its defaults {min(light):.0f} to {max(light):.0f} s."
+        f"With its defaults streamkern beats the strongest trees on {len(won)} of {len(found)} tables. It loses on "
+        f"{lost}.{noted} A fit of streamkern takes {min(ours):.0f} to {max(ours):.0f} s of CPU time. A fit of LightGBM "
+        f"with its defaults takes {min(light):.0f} to {max(light):.0f} s."
     )
 
 
@@ -396,10 +396,11 @@ def tables_short() -> str:
 def small_summary() -> str:
     """Return on how many small tables this library is at least as good as LightGBM with its defaults."""
     found = records("small_tables", further_test_rows=0)
-    counts = listed([f"{each['at_least']} ({each['rows']:,})" for each in found]).replace(")", " rows)", 1)
+    sizes = listed([f"{each['rows']:,}" for each in found])
+    counts = listed([f"{each['at_least']}" for each in found])
     return (
-        f"Of {found[0]['tables']} smaller tables, streamkern is at least as good as LightGBM, both with defaults, on "
-        f"{counts}."
+        f"Samples of {sizes} rows were drawn from {found[0]['tables']} other tables. With default settings, streamkern "
+        f"is at least as good as LightGBM on {counts} tables, in this order."
     )
 
 
