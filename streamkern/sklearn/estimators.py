@@ -393,12 +393,13 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
     Args:
         kernel: the kernel k, or the name of one, such as ``"laplace"`` or ``"gaussian"``. The bandwidth of a named
             kernel is the median distance between rows. None or ``"auto"``: a search on a sample of the rows tries
-            Laplace kernels. It chooses the norm of the distance, the bandwidth, a metric (weights of the features, or
-            none) and the ridge. They have the smallest error on held-out rows of the sample. For regression, the search
-            may add a linear kernel. The search takes at most half as long as the fit, but always a few seconds are
-            allowed. If every row is a center, half a minute is allowed. With fewer than 400 rows, it learns no metric.
-            With fewer than 40 rows, there is no search. ``result_.report["kernel"]`` has the result. For scikit-learn's
-            ``GridSearchCV``, use a grid such as ``{"kernel__bandwidth": [1.0, 2.0]}``.
+            Laplace kernels. It chooses the norm of the distance, the bandwidth, the ridge, and a metric (weights of the
+            features) or none. The choice has the smallest error on held-out rows of the sample. For regression, the
+            search may add a linear kernel. The search takes at most half as long as the fit. In a short fit, it may
+            take a few seconds, or half a minute if every row is a center. With fewer than 400 rows, it learns no
+            metric. With fewer than 40 rows, there is no search. ``result_.report["kernel"]`` has the result. To try
+            bandwidths with scikit-learn's ``GridSearchCV``, name a kernel, and pass a grid such as
+            ``{"kernel__bandwidth": [1.0, 2.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
             rows become centers, with a warning. None: every row, if there are at most 10,000 rows, and the solver is
             ``Direct`` with a Laplace kernel. Otherwise, 2,000 to 8,000 of n rows are drawn at random: max(2000,
@@ -407,8 +408,8 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
         solver: the solver. ``"auto"`` chooses by the work and memory that solvers would need. The first choice is
             ``Direct``, which solves the normal equations after one pass over the rows. If the kernel is searched, the
             second choice is ``Falkon``, which uses conjugate gradients. The last choice is ``EigenPro``, which takes
-            minibatch steps. It makes about 500,000 / n passes over n rows, from 1 to 20. It makes up to 8 passes if
-            these take at most about two minutes.
+            minibatch steps. It makes 500,000 / n passes over n rows, but at least 1 and at most 20. If this number is
+            below 8, it makes 8 passes, or as many as take about two minutes.
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
             memory.
         metric: ``AGOP()`` learns a metric for the distances in the kernel, such as weights of the features. None: no
