@@ -88,10 +88,18 @@ def grid(headings: list[str], rows: list[list[str]]) -> str:
 def source(*files: str, **where: Any) -> str:
     """Return where numbers come from: the files, which have the commands, processors, days and other work."""
     used = [run for file in files for run in runs(file) if any(where.items() <= each.items() for each in run["values"])]
-    places = dict.fromkeys(
-        ", ".join(filter(None, (processor(run["machine"]), run["date"], run["load"]))) for run in used
-    )
+    loads: dict[str, dict[str, None]] = {}
+    for run in used:
+        loads.setdefault(f"{processor(run['machine'])}, {run['date']}", {})[run["load"] or ""] = None
+    places = [", ".join(filter(None, (place, several(list(found))))) for place, found in loads.items()]
     return f"{', '.join(f'[{file}.json](results/{file}.json)' for file in files)}: {'; '.join(places)}."
+
+
+def several(loads: list[str]) -> str:
+    """Return the load of runs, or the different loads of several runs."""
+    if len(loads) == 1:
+        return loads[0]
+    return "in different runs: " + ", ".join(dict.fromkeys(part for load in loads for part in load.split(", ") if part))
 
 
 @dataclass(frozen=True)
@@ -136,7 +144,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A table whose headings are the names of its records' values, in their order.
+    """A table whose headings are the names of its records' values, in their order, or the texts that replace them.
 
     Args:
         file: of results.
@@ -154,7 +162,9 @@ class Recorded:
             [f"{Value(each[name]):{',' if isinstance(each[name], int) else spec[name]}}" for name in columns]
             for each in found
         ]
-        return f"{grid([*columns], rows)}\n\n{source(self.file, table=self.table)}".replace("e-0", "e-")
+        texts = REWORDED.get(f"{self.file}-{self.table}", {})
+        headings, *rows = [[texts.get(text, text) for text in line] for line in ([*columns], *rows)]
+        return f"{grid(headings, rows)}\n\n{source(self.file, table=self.table)}".replace("e-0", "e-")
 
 
 def alike(values: list[Any]) -> str:
@@ -166,17 +176,83 @@ def alike(values: list[Any]) -> str:
     return "g" if decimals > 4 or any("e" in text for text in texts) else f",.{decimals}f"
 
 
+REWORDED = {
+    "updates-costs": {
+        "fit, s": "fit, CPU s",
+        "1% more rows, s": "update with 1% more rows, CPU s",
+        "of the fit, %": "CPU time, update / fit, %",
+        "by the clock, %": "elapsed time, update / fit, %",
+        "1% forgotten: weights differ by": "1% of the rows forgotten: difference of weights",
+    },
+    "large-budgets": {
+        "as 1 GiB": "same as with 1 GiB",
+        "as 2 GiB": "same as with 2 GiB",
+        "as 4 GiB": "same as with 4 GiB",
+        "89.68% packed, a lead of 11,776": "89.68% packed, l = 11,776",
+        "60,000, every row: `--sides eigenpro2 --passes 5`": "60,000 (every row)",
+        "89.87% EigenPro 2": "89.87% `EigenPro2`, five passes",
+    },
+    "answers-logistic": {
+        "loss": "model",
+        "squares": "streamkern, least squares",
+        "`sk.Logistic()`": "streamkern, `sk.Logistic()`",
+        "processor s": "CPU s",
+    },
+    "answers-small-models": {
+        "test rows": "data",
+        "breast cancer (170 test rows)": "breast cancer, 170 test rows",
+        "digits (539)": "digits, 539 test rows",
+        "wine (53)": "wine, 53 test rows",
+        "Fashion-MNIST (10,000)": "Fashion-MNIST, 10,000 test rows",
+        "log loss": "log loss, streamkern",
+        "LightGBM's": "log loss, LightGBM",
+        "calibration error": "calibration error, streamkern",
+        "of LightGBM": "calibration error, LightGBM",
+    },
+    "answers-defaults": {
+        "rows to fit, to test": "data",
+        "adult (34,190 rows, 14,652 to test)": "adult, 34,190 rows to fit, 14,652 to test",
+        "covtype (60,000, 174,303)": "covtype, 60,000 rows to fit, 174,303 to test",
+        "Fashion-MNIST (60,000, 10,000)": "Fashion-MNIST, 60,000 rows to fit, 10,000 to test",
+        "Fashion-MNIST, test rows drawn (49,000, 21,000)": (
+            "Fashion-MNIST split at random, 49,000 rows to fit, 21,000 to test"
+        ),
+        "log loss": "log loss, streamkern",
+        "LightGBM's": "log loss, LightGBM",
+        "calibration error": "calibration error, streamkern",
+        "by chance": "calibration error, by chance",
+        "of LightGBM": "calibration error, LightGBM",
+        "accuracy, %": "accuracy, streamkern, %",
+        "LightGBM, %": "accuracy, LightGBM, %",
+    },
+    "answers-intervals": {
+        "90% intervals": "data",
+        "inside, %": "coverage, %",
+        "least fifth, %": "smallest coverage of a fifth, %",
+        "most, %": "largest coverage of a fifth, %",
+        "LightGBM: inside, %": "coverage, LightGBM, %",
+        "width": "mean width, LightGBM",
+    },
+    "answers-memory": {
+        "`predict --interval`": "`predict --interval`, MiB",
+        "`evaluate`, classes": "`evaluate`, classifier, MiB",
+        "`evaluate`, values": "`evaluate`, regressor, MiB",
+    },
+}
+"""Texts of pages in place of names and texts in files of results, by the name of the block."""
+
+
 # ------------------------------------------------------------------------------------------------------------ tables
 
 PREDICTED = {
-    "housing": "price of a district in California",
-    "casp": "distance of a predicted protein from the true one",
-    "adult": "income above 50,000",
-    "diamonds": "price, in logarithms",
-    "fars": "injury in a fatal accident, of eight kinds",
-    "proteins": "related pair of proteins, one in a hundred",
-    "flights": "minutes of delay on arrival",
-    "covtype": "kind of forest, of seven",
+    "housing": "median house price of a district in California",
+    "casp": "distance between a predicted protein structure and the true structure",
+    "adult": "whether a person earns more than 50,000 dollars a year",
+    "diamonds": "logarithm of the price of a diamond",
+    "fars": "severity of injury in a fatal accident: eight classes",
+    "proteins": "whether two proteins are related: true for one row in a hundred",
+    "flights": "delay of a flight on arrival, in minutes",
+    "covtype": "kind of forest: seven classes",
 }
 TREES = ("LightGBM", "LightGBM, 3,000 trees", "LightGBM, 45 large trees", "XGBoost", "HistGradientBoosting", "CatBoost")
 SHORT = {"HistGradientBoosting": "scikit-learn", "LightGBM, 3,000 trees": "LightGBM, larger"} | {
@@ -365,16 +441,16 @@ def tables_summary() -> str:
     close = listed([each.name for each in found if each.error is not None and not each.clear])
     single = listed([each.name for each in found if each.error is None])
     notes = [
-        f"differences on {close} are within two standard errors" if close else "",
-        f"{single} were split only once" if single else "",
+        f" The differences on {close} are within two standard errors." if close else "",
+        f" The tables {single} were split only once." if single else "",
     ]
-    noted = "; ".join(["", *filter(None, notes)])
+    noted = "".join(notes)
     ours = [fmean(each.ours.values("processor_seconds")) for each in found]
     light = [fmean(each.trees["LightGBM"].values("processor_seconds")) for each in found]
     return (
-        f"With its defaults streamkern beats the strongest trees on {len(won)} of {len(found)} tables and "
-        f"loses on {lost}{noted}. A fit takes {min(ours):.0f} to {max(ours):.0f} s of the processor, LightGBM's with "
-        f"its defaults {min(light):.0f} to {max(light):.0f} s."
+        f"With its defaults streamkern beats the strongest trees on {len(won)} of {len(found)} tables. It loses on "
+        f"{lost}.{noted} A fit of streamkern takes {min(ours):.0f} to {max(ours):.0f} s of CPU time. A fit of LightGBM "
+        f"with its defaults takes {min(light):.0f} to {max(light):.0f} s."
     )
 
 
@@ -396,10 +472,11 @@ def tables_short() -> str:
 def small_summary() -> str:
     """Return on how many small tables this library is at least as good as LightGBM with its defaults."""
     found = records("small_tables", further_test_rows=0)
-    counts = listed([f"{each['at_least']} ({each['rows']:,})" for each in found]).replace(")", " rows)", 1)
+    sizes = listed([f"{each['rows']:,}" for each in found])
+    counts = listed([f"{each['at_least']}" for each in found])
     return (
-        f"Of {found[0]['tables']} smaller tables, streamkern is at least as good as LightGBM, both with defaults, on "
-        f"{counts}."
+        f"Samples of {sizes} rows were drawn from {found[0]['tables']} other tables. With default settings, streamkern "
+        f"is at least as good as LightGBM on {counts} tables, in this order."
     )
 
 
@@ -583,9 +660,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
             "rows": "{rows:,}",
             "further test rows": "{further_test_rows:,}",
             "at least LightGBM's score": "{at_least} of {tables}",
-            "at most 0.005 below it": "{within}",
+            "at most 0.005 below LightGBM's score": "{within} of {tables}",
             "mean lead in score": "{mean_beyond:.3f}",
-            "processor s": "{processor_seconds}",
+            "CPU s": "{processor_seconds}",
         },
     ),
     "small-tables-furthest": Table(

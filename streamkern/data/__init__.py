@@ -41,29 +41,29 @@ def open_dataset(
 
     Columns of a table are numbers, booleans, categories (text), dates or times; each may have missing values.
     ``streamkern inspect`` prints the kind of each column. A CSV file larger than memory is parsed again in each pass
-    over the rows: ``ingest`` it first. Only ``ingest`` reads HDF5 files and npz archives.
+    over the rows, so convert it first with ``ingest``. HDF5 files and npz archives must also be converted first.
 
     Args:
         path: path, glob or URL of the data; or a list of paths or tables, to concatenate their rows.
-        target: name of the target column; for several outputs (parquet), several names.
-        columns: features to use, in this order; all columns but the target by default.
+        target: name of the target column, or for parquet files a list of names.
+        columns: names of the features, in order. By default, all columns except the target.
         exclude: columns to leave out, such as an id.
         schema: kinds of columns by name, in place of the detected kinds, such as ``{"zip": "category"}``. A kind is
             ``number``, ``category``, ``boolean`` or ``datetime``.
-        weight: name of the column of sample weights >= 0. ``ingest`` stores this name with the data. Rows of weight 0
-            are left out.
-        time: name of the column with the time of each row: dates or numbers. Every split, by you or in a fit, puts the
-            later rows into the test part. The column is a feature only if ``columns`` names it. ``ingest`` stores this
-            name with the data.
-        group: name of a column. Rows with equal values, such as the rows of a patient or a shop, belong together, and
-            no split separates them. Like ``time``, it is not a feature.
-        format: ``zarr`` or ``parquet`` if the path does not show it.
+        weight: name of the column of sample weights >= 0. Rows of weight 0 are left out. Data written by ``ingest``
+            store this name.
+        time: name of the column with the time of each row, as dates or numbers. Every split puts the later rows into
+            the test part. The column is a feature only if ``columns`` names it. Data written by ``ingest`` store this
+            name.
+        group: name of a column. Rows with equal values, such as the rows of a patient or a shop, form a group, and no
+            split divides a group. The column is a feature only if ``columns`` names it.
+        format: ``zarr`` or ``parquet``, if the name of the path does not show the format.
         storage_options: options for fsspec URLs, without secrets; put secrets into environment variables.
         retry: timeouts and repetitions of requests to a remote store.
-        on_corrupt: with ``error``, reading a corrupt chunk (a stored block of rows) raises an error. With
-            ``quarantine``, the call reads every chunk once, and excludes the rows of corrupt chunks with a warning. The
-            dataset's ``quarantine`` lists them.
-        read_options: for text tables, such as ``sk.read_options(delimiter=";", decimal=",")``.
+        on_corrupt: ``error`` or ``quarantine``. A chunk is a stored block of rows. With ``error``, reading a corrupt
+            chunk raises an error. With ``quarantine``, the call reads every chunk once. It excludes the rows of corrupt
+            chunks, warns, and lists these rows in ``quarantine`` of the dataset.
+        read_options: format of text files, such as ``sk.read_options(delimiter=";", decimal=",")``.
 
     Returns:
         A ``Dataset`` of n rows, none of which is read yet. Its ``split``, ``sample``, ``where`` and ``augment`` return

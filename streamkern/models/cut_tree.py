@@ -55,26 +55,30 @@ def leaf_centers(n: int, full_kernel_limit: int, seed: int) -> Uniform:
 class Partition:
     """Divide the rows into parts, called leaves, and train a separate model in each.
 
-    The rows are cut in two, and each part again, until the leaves are small enough. Each cut is at the median of the
-    rows along the direction in which the outputs change most. This direction is the top eigenvector of the average
-    gradient outer product of a sample of the rows. Each leaf has its own metric, kernel, centers and ridge. Predicting
-    a row costs the same for any number of leaves (ParK, Carratino et al. 2021; xRFM, Beaglehole et al. 2025).
+    The rows are cut in two, and each part is cut again, until the leaves are small enough. To find the direction of a
+    cut, a small kernel regression is fitted to a sample of the rows. The rows are cut at the median along the direction
+    in which the output of this regression changes most. A prediction uses only one or two leaves (ParK, Carratino et
+    al. 2021; xRFM, Beaglehole et al. 2025).
+
+    If you give no kernel, all leaves have the same norm of the distance, bandwidth, metric and ridge. One search on a
+    sample of all rows chooses them. With ``metric=AGOP()``, each leaf learns its own metric. Each leaf has its own
+    centers.
 
     Args:
         leaves: number of leaves. ``"auto"``: rows are cut until no leaf has more than ``rows`` rows.
         rows: largest number of rows of a leaf, if ``leaves`` is ``"auto"``. If you give centers, the default is four
-            rows for each center, at least 8,000 and at most 50,000. Otherwise every row of a leaf is a center, and the
-            default is 10,000; for larger tables it is smaller, down to 2,000. If cuts are chosen on a sample, a leaf
-            may have a tenth more rows.
-        overlap: share of the rows at a cut that both sides are trained on, in [0, 0.5]; predictions blend there.
-            ``"auto"`` is the largest share, from 0.05 to 0.5, with two properties. No leaf has more than ``rows`` rows,
-            and all leaves together take no more work than one model of 10,000 rows. The share at each cut is smaller if
-            leaves have more than 16,000 rows and more than four cuts lead to each leaf. The sum of the shares on the
-            way to a leaf is then still at least four times ``overlap``.
-        by: name of a column. The rows are first divided by its values, into one part for each value. Values with few
-            rows share a part, which also predicts rows with values that training did not see.
-        cuts: ``"gradient"``: the cuts described above. ``"kmeans"`` ignores the outputs, and separates two clusters of
-            nearby rows by k-means, in units of the features' standard deviations.
+            rows for each center, but at least 8,000 and at most 50,000 rows. If you give no centers, every row of a
+            leaf is a center. The default is then 10,000 rows for small tables, down to 2,000 rows for large tables. If
+            the rows are not in memory, a leaf may have a tenth more rows.
+        overlap: the rows nearest to a cut belong to both parts, and ``overlap`` is their share of the rows that are
+            cut, in [0, 0.5]. Near a cut, the prediction is a weighted mean of two leaves. ``"auto"`` is the largest
+            share, from 0.05 to 0.5, that two conditions allow. First, no leaf has more than ``rows`` rows. Second, all
+            leaves together take no more work than one model of 10,000 rows. There is one exception: the share is
+            smaller than ``overlap`` if leaves have more than 16,000 rows, and more than four cuts lead to a leaf.
+        by: name of a column. The rows are first divided into one part for each value of the column. Values with few
+            rows share a part. This part also predicts rows with values that were not in the training rows.
+        cuts: ``"gradient"``: the cuts described above. ``"kmeans"``: each cut separates two clusters of rows by
+            k-means, without using targets.
 
     Raises:
         UsageError: a parameter is out of range.
@@ -115,7 +119,7 @@ class Partition:
         return int(self.rows)
 
     def overlap_at_cut(self, rows: int) -> float:
-        """Return the share of the rows at each cut that both sides are trained on, for a table of ``rows`` rows."""
+        """Return the share of the rows at each cut that belong to both parts, for a table of ``rows`` rows."""
         depth = self._depth(rows, 0.0)
         least = (OVERLAP if self.overlap == "auto" else float(self.overlap)) * min(
             1.0, max(FULL_OVERLAP_CUTS / max(1, depth), float(FULL_OVERLAP_ROWS << depth) / max(1, rows))

@@ -51,8 +51,9 @@ class ChampionRecord:
 class Registry:
     """Models by version number, in a local directory or an object store. One version, the champion, is in use.
 
-    An object store (``s3://bucket/models``) has no locks. If two machines replace the same champion, one of them gets
-    an error, if the store has conditional writes, as S3 does. Without conditional writes, only one machine may write.
+    An object store (``s3://bucket/models``) has no locks. If the store has conditional writes, as S3 does, several
+    machines may write: if two of them replace the same champion, one gets an error. Without conditional writes, only
+    one machine may write.
 
     Args:
         place: the directory, or an fsspec URL.
@@ -180,7 +181,7 @@ class Registry:
         return self._steady(version, read)
 
     def load(self, version: int | str | None = None) -> KernelMachine:
-        """Load the model of a version, by default the champion's, even if other processes promote or prune meanwhile.
+        """Load the model of a version, by default the champion's. Other processes may change the registry meanwhile.
 
         Raises:
             UsageError: as ``path``.
@@ -197,13 +198,14 @@ class Registry:
         return self.read(version, "model.zarr", read, user)
 
     def read(self, version: int | str | None, part: str, read: Callable[[Path], T], user: Sequence[object] = ()) -> T:
-        """Return the result of ``read`` on a part of a version; read again if the champion was replaced meanwhile.
+        """Return the result of a function that reads a part of a version. Call it again if the champion was replaced.
 
         Args:
             version: the version's number; by default, the champion's.
             part: the name of a directory, such as ``profile.zarr``.
-            read: function called with the directory, or a temporary copy.
-            user: list to which ``read`` adds an object; a temporary copy is kept as long as this object lives.
+            read: function called with the path of the directory, or of a temporary copy of it.
+            user: list of objects. A temporary copy is kept until these objects are garbage-collected. ``read`` may add
+                an object.
         """
 
         def at(number: int) -> T:
@@ -241,7 +243,7 @@ class Registry:
         """Lock the registry, and repair unfinished work of killed processes.
 
         The operating system releases the lock when the process ends. If the registry is not local, the run directory is
-        locked instead, which excludes only processes of this machine.
+        locked instead. This lock excludes only processes of this machine.
 
         Args:
             run_dir: the run directory of training, if any.
@@ -295,11 +297,11 @@ class Registry:
         return number
 
     def promote(self, version: int | str, instead_of: int | Literal["any"] | None = "any") -> int:
-        """Make a version the champion, by one rename, or one put in an object store. The caller must have the lock.
+        """Make a version the champion. The change is atomic. The caller must have the lock.
 
         Args:
             version: the number of the version.
-            instead_of: the champion with which the version was compared.
+            instead_of: version number of the champion with which the version was compared.
 
         Returns:
             The number of the version.
@@ -351,13 +353,12 @@ class Registry:
         return left[0]
 
     def prune(self, keep: int = VERSIONS_KEPT) -> list[int]:
-        """Delete all versions but the last, the champion, and the champion before it. The caller must have the lock.
+        """Delete old versions, but not the champion and the champion before it. The caller must have the lock.
 
-        If an open model on this machine still reads from a version, as a model with leaves may, a later call deletes
-        it.
+        If an open model on this machine still reads from a version, only a later call deletes the version.
 
         Args:
-            keep: number of last versions to keep.
+            keep: number of newest versions that are not deleted.
 
         Returns:
             The numbers of the deleted versions.
@@ -379,7 +380,7 @@ class Registry:
         self._store.log(json.dumps(redacted(json.loads(json.dumps(decision, default=str)))).encode() + b"\n")
 
     def decisions(self) -> list[dict[str, Any]]:
-        """Return all decisions, oldest first, without an incomplete line of a killed process."""
+        """Return all decisions of retrainings, oldest first."""
         found = []
         for line in self._store.lines():
             with suppress(ValueError, StorageError):

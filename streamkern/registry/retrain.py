@@ -111,38 +111,38 @@ def retrain(
     """Train a new model, and promote it to the registry's champion (the model in use) if it passes a gate.
 
     The gate is a condition on the scores of the new model, called challenger, and of the champion. If data, pipeline
-    and gate have not changed, nothing is trained. If the champion keeps its sums (``solver=Direct(keep_sums=True)``),
-    unchanged rows are not read again. New rows are then added to its sums, with its kernel, centers and preprocessing.
+    and gate have not changed, nothing is trained. With ``solver=Direct(keep_sums=True)``, the champion stores sums over
+    its rows. New rows are then added to the sums, and unchanged rows are not read again. The challenger has the
+    champion's kernel, centers and preprocessing.
 
-    If the process is killed, the next call resumes: training continues from its checkpoint, and a decided promotion is
-    completed. The champion is always the old or the new model.
+    If the process is killed, the next call resumes. At any time, the champion is the old or the new model.
 
     Args:
         pipeline: the definition; both models are scored on its ``test`` rows.
         registry: directory of the models, created if missing. Or an fsspec URL (``s3://bucket/models``); the files of
             training are then in ``runs/NAME``.
-        gate: the condition, in the language of ``streamkern.registry.promotion_gate``. By default, it requires 100 test
-            rows, and a challenger that is worse by at most 0.002 in accuracy, or 1% in squared error. A larger
-            difference passes if a paired test finds it to be noise (p >= .05).
-        cold: start at 0 with new centers, even if training could start from the champion (a warm start).
+        gate: the condition, in the language of ``streamkern.registry.promotion_gate``. By default, there must be at
+            least 100 test rows, and the challenger may be worse by at most 0.002 in accuracy, or 1% in squared error. A
+            larger difference also passes if it is not significant in a paired test (p >= .05).
+        cold: train from the beginning with new centers, even if training could start from the champion.
         keep: number of last versions to keep, in addition to the champion and the one before it.
-        forget: rows of the champion that are no longer training rows, with their original targets. They may be a
-            removed file, or a whole file before rows were deleted from it. They are subtracted from the champion's sums
-            and removed from its centers. Without ``forget``, all rows are read again.
+        forget: rows that were removed from the training rows, with their original targets. If you deleted rows from a
+            file, pass the original file. The rows are subtracted from the champion's sums, and removed from its
+            centers. Without ``forget``, all rows are read again.
         memory: as for ``run``.
         threads: as for ``run``.
         resources: as for ``run``; test rows are scored on threads of this process.
         checkpoint_seconds: as for ``run``.
         listeners: as for ``run``.
-        report: function that writes the report of a run directory and returns its path, which is stored with the
-            version. If it fails, the call warns.
+        report: function that writes a report on a run directory, and returns the path of the report. The report is
+            stored with the version. If the function fails, the call warns.
         verbose: as for ``run``.
 
     Returns:
         The decision. ``status`` is ``promoted``, ``rejected`` or ``unchanged``. ``champion`` is the version now in use,
-        and ``version`` is the challenger's. ``start`` is ``sums``, ``warm`` or ``cold``, and ``reused_rows`` the number
-        of rows in the champion's sums. Other keys have the scores of both models, the paired test, drift, warnings and
-        reasons.
+        and ``version`` is the challenger's. ``start`` says where training started: from the champion's ``sums``, from
+        its weights (``warm``), or from the beginning (``cold``). ``reused_rows`` is the number of rows that were not
+        read again. Other keys have the scores of both models, the paired test, drift, warnings and reasons.
 
     Raises:
         BusyError: another process has locked the registry.

@@ -33,33 +33,35 @@ from streamkern.user_code_digest import exception_text, user_code_location
 class Pipeline(Recipe):
     """A training job: data, model and solver.
 
-    Creating a Pipeline reads no file, with one exception. If ``validation`` is a share, and rows have a time or a
-    group, it reads these columns.
+    Creating a Pipeline reads no rows, with one exception. If ``validation`` is a share, and the rows have a time or a
+    group, these columns are read.
 
     Args:
         train: training rows with a target.
-        kernel: as in ``KernelRegressor``; the plan lists the trials of a search.
-        centers: as in ``KernelRegressor``. If ``features`` use no centers, none are drawn.
-        solver: as in ``KernelRegressor``; the plan gives the reason for a choice.
-        features: a feature map, for solvers that support it; None for kernel values at centers.
+        kernel: as in ``KernelRegressor``.
+        centers: as in ``KernelRegressor``.
+        solver: as in ``KernelRegressor``. ``plan`` prints the reason for an automatic choice.
+        features: a feature map, such as ``RandomFourier``, for solvers that support it. None: the features are kernel
+            values at the centers.
         test: rows for the final metrics, or None.
         validation: as in ``KernelRegressor``.
         task: ``classification`` or ``regression``.
-        preprocess: as in ``KernelRegressor``. Steps are applied to test rows too, and precede any augmentation.
+        preprocess: as in ``KernelRegressor``. Rows are preprocessed before they are augmented.
         metric: as in ``KernelRegressor``.
-        partition: as in ``KernelRegressor``. ``"auto"`` means None if you give features or ``diagnose``.
+        partition: as in ``KernelRegressor``. With a feature map, or with ``diagnose=True``, ``"auto"`` is the same as
+            None.
         class_weight: as in ``KernelClassifier``.
         threshold: as in ``KernelClassifier``.
-        scaling: as in ``KernelRegressor``. With ``"standard"``, the noise of an augmentation is in units of standard
-            deviations.
+        scaling: as in ``KernelRegressor``. With ``"standard"``, noise that an augmentation adds is in units of the
+            features' standard deviations.
         seed: seed of the centers, the held-out rows and the order of rows, an integer >= 0.
         lanes: as in ``KernelRegressor``.
         dtype: as in ``KernelRegressor``.
-        diagnose: add to the result the eigenvalues of the normal equations, and a comparison of the weights with the
-            least-squares solution. This takes one more pass, and several matrices of p² numbers for p centers; see
-            ``streamkern.runs.solution_spectrum.diagnose``.
+        diagnose: True adds to the result the eigenvalues of the normal equations, and a comparison of the weights with
+            the least-squares solution. This needs one more pass over the rows, and memory for several matrices of p²
+            numbers, for p centers.
         name: name of the run in reports; by default, the name of the file.
-        file: the file that defines the pipeline, or an empty text.
+        file: the file that defines the pipeline, or an empty string.
         settings: settings that the file was loaded with.
 
     Raises:

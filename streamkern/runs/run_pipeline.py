@@ -69,7 +69,7 @@ def run(
     Args:
         pipeline: the definition.
         run_dir: directory for the files of the run; ``runs/NAME`` by default. A later run in the same directory reuses
-            the stages that have not changed.
+            the results of stages that have not changed.
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
             memory.
         threads: threads of this process; by default, its number of cores.
@@ -83,7 +83,7 @@ def run(
         The content of ``result.json``, by its keys and as attributes.
 
     Raises:
-        PlanRefusedError: the run would exceed ``memory``. A finished earlier run keeps its result.
+        PlanRefusedError: the run would exceed ``memory``. The result of a finished earlier run is unchanged.
         BusyError: another run has locked the directory.
         MemoryLimitError: the process exceeded its memory limit in spite of the plan; its last checkpoint is kept.
         NumericalError: training diverged or stagnated.

@@ -220,35 +220,31 @@ def tune(
 ) -> Tuning:
     """Choose bandwidth, ridge and number of centers for a data set, by trials on a subsample.
 
-    The subsample is read once and cut in two. Models are fitted to the first part, by normal equations, and scored on
-    the second. The bandwidths of a kernel are multiples of the median distance between rows: six are tried first, then
-    two next to the best. The bandwidth of the pipeline is tried too. The choice has the smallest squared error, with
-    two exceptions. Of the bandwidths within 1% of it, the nearest to the median distance is chosen. Of the numbers of
-    centers, the smallest with at most 1% more error is chosen. Rows are not augmented. Their weights are the class
-    weights; sample weights are ignored.
+    The subsample is divided into two parts. Models are fitted to the first part, by normal equations, and scored on the
+    second part. Bandwidths are multiples of the median distance between rows: first six are tried, then two next to the
+    best. The bandwidth of the pipeline is tried too. In general, the choice has the smallest squared error. If several
+    bandwidths have at most 1% more error, the nearest to the median distance is chosen. If several numbers of centers
+    have at most 1% more error, the smallest is chosen. Augmentations and sample weights are ignored.
 
-    If the pipeline has no kernel, and there are enough rows, the kernel search of a run is made first:
-    ``Tuning.search``. Ridges and centers are then tried with its kernel and metric. The chosen pipeline has no kernel
-    either, so a run searches again, on its own rows.
-
-    The bits do not depend on threads or on the size of chunks.
+    If the pipeline has no kernel, and there are enough rows, the same search for a kernel is made as in a run.
+    ``Tuning.search`` has its result. Ridges and numbers of centers are then tried with the kernel and metric of the
+    search. The chosen pipeline has no kernel either, so a run searches again, on its own rows.
 
     Args:
-        data: a pipeline; or training rows, for a pipeline with uniformly drawn centers and ``solver="auto"``.
-        kernel: the kernel, or several kernels to compare; by default, the kernel of the pipeline. A kernel without a
-            bandwidth is tried as it is.
-        task: ``classification`` or ``regression``; ignored with a pipeline, as are the next two.
-        preprocess: as in ``Pipeline``.
-        scaling: as in ``Pipeline``. Unless it is ``"standard"``, plain numbers and the bandwidths stay in their units.
+        data: a pipeline, or training rows. For rows, the pipeline has random rows as centers, and ``solver="auto"``.
+        kernel: the kernel, or several kernels to compare; by default, the kernel of the pipeline.
+        task: ``classification`` or ``regression``. Ignored if ``data`` is a pipeline.
+        preprocess: as in ``Pipeline``. Ignored if ``data`` is a pipeline.
+        scaling: as in ``Pipeline``. Ignored if ``data`` is a pipeline.
         rows: number of rows of the subsample; a third of them is held out.
-        centers: largest number of centers of the trials. By default 1,000 for rows; for a pipeline, its number of
-            centers, up to 2,000.
+        centers: largest number of centers of the trials. By default, the number of centers of the pipeline, up to
+            2,000. If ``data`` are rows, 1,000.
         seed: seed of the subsample and its parts.
         memory: as for ``run``.
         threads: as for ``run``.
         resources: a ``Resources``, for another scheduler.
-        seconds: whether to predict the time of a run with each number of centers.
-        prices: seconds of operations, for this prediction; by default, as for ``plan``.
+        seconds: True predicts the time of a run with each number of centers.
+        prices: measured speed of the machine, for this prediction; by default, the speed that ``plan`` measured.
         on_trial: function called with the best trial of every kernel.
         verbose: 1 shows the trials on standard error; 0 shows nothing.
 

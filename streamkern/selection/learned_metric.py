@@ -63,18 +63,19 @@ _BLOCK_ROWS = 1024
 
 @dataclass(frozen=True)
 class AGOP:
-    """Learn a metric for the kernel's distances from the average gradient outer product, before centers are chosen.
+    """Learn a metric for the distances in the kernel, by the method of the average gradient outer product.
 
-    A round fits a model to a sample of the rows, and computes the metric from the gradients of the model.
+    A metric weighs or rotates the features. It is learned in rounds. A round fits a model to a sample of the rows, and
+    computes the metric as the mean of g gᵀ over gradients g of the model. Centers are chosen afterwards.
 
     Args:
-        rounds: largest number of rounds. They stop when the error on held-out rows grows.
+        rounds: largest number of rounds. No further round is made when the error on held-out rows grows.
         kind: ``"diagonal"`` weighs features, with d numbers. ``"full"`` also rotates them, with d² numbers. ``"auto"``
             tries both and keeps the metric with the smaller error on held-out rows; with more than 1,000 features, it
             tries only the diagonal.
-        rows: number of rows of the sample, which is in memory. A fifth of it is held out to compare rounds.
+        rows: number of rows of the sample, which is kept in memory. A fifth of it is held out to compare rounds.
         centers: number of centers of a round, at most a quarter of the sample.
-        seed: seed of the sample, the centers and random signs.
+        seed: seed of the random choices.
 
     Raises:
         UsageError: a number is below 1, or the kind is unknown.
@@ -104,12 +105,12 @@ class AGOP:
         return ("diagonal", "full") if 1 < d <= MAX_FULL_FEATURES else ("diagonal",)
 
     def sizes(self, rows: int) -> tuple[int, int]:
-        """Rows of the sample, and centers of a round, where there are so many rows."""
+        """Return the number of rows of the sample and the number of centers of a round, for ``rows`` training rows."""
         sample = min(self.rows, rows)
         return sample, max(1, min(self.centers, sample // 4))
 
     def cost_estimate(self, size: ProblemSize, rows: int) -> SearchCost:
-        """Return the cost of the rounds, computed by running the first round on shapes of arrays, without values.
+        """Return the cost of the rounds, without running them.
 
         Args:
             size: size of the problem; n and p are those of a round.

@@ -34,14 +34,14 @@ _NUMBERS = (int, float, np.bool_, np.number, np.ndarray)
 
 
 class Predictor:
-    """Predict rows in memory as ``KernelMachine.predict`` does, but prepare the model only once.
+    """Predict rows in memory, with a model that is loaded and prepared once for many calls.
 
-    ``predictor(X)`` returns ``predictions`` and ``outputs`` for rows X. It is thread-safe. The model does not change
-    after loading. BLAS may use several threads for one call; for many parallel calls, set OMP_NUM_THREADS=1 at the
-    start.
+    ``predictor(X)`` returns ``predictions`` and ``outputs`` for rows X. Several threads may call it at the same time.
+    BLAS may use several threads for one call. For many parallel calls, set the environment variable OMP_NUM_THREADS=1
+    before Python starts.
 
     Args:
-        model: as in ``predict``.
+        model: a saved model, a model in memory, or a fitted estimator. Or a model registry, for its champion.
         max_rows: largest number of rows of one call.
 
     Attributes:
@@ -73,7 +73,7 @@ class Predictor:
 
     @property
     def labels(self) -> list[Any] | None:
-        """The classes, or labels, in the order of their scores; None if the model predicts values."""
+        """The classes or labels, in the order of the columns of ``outputs``; None if the model predicts values."""
         encoding = self.model.encoding
         if isinstance(encoding, Indicators):
             return list(encoding.names)
@@ -107,7 +107,7 @@ class Predictor:
         return self.model.probabilities(self._outputs(self._checked(X, columns)))
 
     def predict_interval(self, X: Any, coverage: float = 0.9, columns: Sequence[str] | None = None) -> Array:
-        """Return ends of intervals that contain the target with this probability: (n, 2) or (n, c, 2), float64.
+        """Return ends of intervals that contain the target with probability ``coverage``: shape (n, 2) or (n, c, 2).
 
         Args:
             X: as in ``predict_proba``.
@@ -121,7 +121,7 @@ class Predictor:
         return self.model.intervals(self._with_scales(self._checked(X, columns)), coverage)
 
     def unseen_categories(self, X: Any) -> dict[str, int]:
-        """Return the number of rows, by column, with a category that training did not see; it counts as missing.
+        """Return the number of rows, for each column, with a category that was not in the training rows.
 
         Args:
             X: as in ``predict_proba``.

@@ -29,7 +29,7 @@ class ClassifierCalibrationMixin:
     def predict_proba(self, X: Any) -> Array:
         """Return probabilities of the classes, in the order of ``classes_``: shape (n, K), float64, rows with sum 1.
 
-        With several labels a row, return the probability of each label: shape (n, L), rows with any sum.
+        If rows have several labels, return the probability of each label: shape (n, L).
 
         Args:
             X: as in ``predict``.
@@ -56,10 +56,11 @@ class ClassifierCalibrationMixin:
         return self.model_.calibration.log_probabilities(outputs)
 
     def prediction_set(self, X: Any, coverage: float = 0.9) -> Array:
-        """Return for each row a set of classes that contains the true class with this probability: a mask (n, K).
+        """Return a set of classes for each row, which has the true class with probability ``coverage``: a mask (n, K).
 
-        The probability holds for the rows of each class, rare classes included (split conformal prediction for each
-        class). If the model is unsure of a row, its set has several classes, or none.
+        The coverage holds on average over rows like the training rows, and also among the rows of each class. The
+        method is split conformal prediction for each class. If the model is unsure of a row, its set has several
+        classes, or none.
 
         Args:
             X: as in ``predict``.
@@ -80,16 +81,17 @@ class RegressorCalibrationMixin:
     _outputs: Callable[..., Array]
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
-        """Return lower and upper ends of intervals that contain the target with this probability: (n, 2) or (n, c, 2).
+        """Return ends of intervals that contain the target with probability ``coverage``: shape (n, 2) or (n, c, 2).
 
-        Intervals are learned from rows that the model was not fitted to. These are the ``validation`` rows; with the
-        solver ``Direct``, they are training rows that are left out one at a time. The probability is an average over
-        rows like these, and holds for any quality of the model (split conformal prediction). Intervals are wider for
-        rows with larger predicted errors; see ``streamkern.calibration.intervals``.
+        Intervals are learned from rows that the model was not fitted to. These are the ``validation`` rows, or with the
+        solver ``Direct``, training rows that are left out one at a time. The coverage holds on average over rows like
+        the training rows, even for a bad model (split conformal prediction). Intervals are wider for rows with larger
+        expected errors.
 
         Args:
             X: as in ``predict``.
-            coverage: the probability, between 0 and 1. If there were too few rows for it, the ends are infinite.
+            coverage: the probability, between 0 and 1, that an interval contains the target. If there were too few rows
+                for this coverage, the ends are infinite.
 
         Raises:
             UsageError: there were no rows to learn intervals from, or the coverage is not between 0 and 1.

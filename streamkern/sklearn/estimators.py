@@ -137,7 +137,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         """Set parameters; ``kernel__bandwidth=2.0`` sets the bandwidth of the kernel.
 
         Raises:
-            UsageError: the kernel, solver, centers, metric or partition has no such parameter, or is not an object.
+            UsageError: the kernel, solver, centers, metric or partition has no such parameter.
         """
         inside = {name: params.pop(name) for name in list(params) if name.startswith("kernel__")}
         parts = [name for name in params if name.partition("__")[0] in ("solver", "centers", "metric", "partition")]
@@ -164,14 +164,14 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             X: rows, shape (n, d): a NumPy or Dask array, or a table. A table is a pandas, polars (also lazy), Arrow or
                 Dask table, a dict of columns, or a list of dicts. Its columns may be text, dates, booleans and
                 categories, with missing values. You can also give a ``Dataset`` with a target.
-            y: targets or labels, shape (n,); for a regressor also shape (n, c). For a classifier with several labels a
-                row, zeros and ones, shape (n, L). None with a ``Dataset``.
+            y: targets or labels, shape (n,). For a regressor with c targets, shape (n, c). For a classifier of rows
+                with several labels, zeros and ones, shape (n, L). None with a ``Dataset``.
             sample_weight: weights w >= 0, shape (n,): minimise Σ_i w_i ‖f(x_i) − y_i‖². Rows of weight 0 are left out,
                 and only the ratios of weights matter. None with a ``Dataset``, which has its own.
-            groups: a value for each row, shape (n,). Rows with equal values, such as the rows of a patient, belong
-                together, and the fit holds out whole groups. After ``set_fit_request(groups=True)``, scikit-learn
-                passes on the groups of a split.
-            times: a date or number for each row, shape (n,). The fit holds out the latest rows.
+            groups: a value for each row, shape (n,). Rows with equal values, such as the rows of a patient, form a
+                group. The fit holds out only whole groups. To pass groups through scikit-learn's splits, call
+                ``set_fit_request(groups=True)``.
+            times: a date or number for each row, shape (n,). When the fit holds out rows, it holds out the latest rows.
 
         Raises:
             UsageError: a parameter is out of range.
@@ -267,9 +267,9 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     def feature_importances_(self) -> Array:
         """Return each column's share of the squared gradient of the outputs: shape (n_features_in_,), sum 1.
 
-        Preprocessing may derive several features from a column; the column has the sum of their shares, in units of the
-        features' standard deviations. ``result_.report["metric"]`` lists the features. If a step mixes columns, as a
-        random projection does, return the shares of the mixed features: shape (d,).
+        Features are in units of their standard deviations. If preprocessing derives several features from a column, the
+        column has the sum of their shares. ``result_.report["metric"]`` lists the shares of the features. If a step
+        mixes columns, as a random projection does, return the shares of the mixed features: shape (d,).
 
         Raises:
             AttributeError: the model was fitted without a metric.
@@ -388,58 +388,60 @@ def _roles_of(given: Mapping[str, Any], data: Dataset, sample_weight: Any) -> Ro
 class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, RegressorMixin, _KernelEstimator):  # type: ignore[misc]
     """Least squares regression with a kernel machine; one output or several.
 
-    The model is f(x) = Σ_j α_j k(x, z_j): a sum over p centers z_j, which are usually training rows, with weights α_j.
+    The model is f(x) = Σ_j α_j k(x, z_j), with p centers z_j and weights α_j. The centers are usually training rows.
 
     Args:
         kernel: the kernel k, or the name of one, such as ``"laplace"`` or ``"gaussian"``. The bandwidth of a named
-            kernel is the median distance between rows. None or ``"auto"``: a search tries Laplace kernels and chooses
-            the norm of the distance, bandwidth, metric and ridge by the error on held-out rows of a subsample. For
-            regression it may add a linear kernel. The search takes at most half as long as the fit. In a short fit it
-            may take three seconds, or half a minute on slow cores if every row is a center. With fewer than 400 rows,
-            it compares leave-one-out errors and learns no metric. With fewer than 40 rows there is no search, and the
-            bandwidth is the root mean square distance between two rows. ``result_.report["kernel"]`` has the result.
-            For scikit-learn's ``GridSearchCV``, use a grid such as ``{"kernel__bandwidth": [1.0, 2.0]}``.
+            kernel is the median distance between rows. None or ``"auto"``: a search on a sample of the rows tries
+            Laplace kernels. It chooses the norm of the distance, the bandwidth, the ridge, and a metric (weights of the
+            features) or none. The choice has the smallest error on held-out rows of the sample. For regression, the
+            search may add a linear kernel. The search takes at most half as long as the fit. In a short fit, it may
+            take a few seconds, or half a minute if every row is a center. With fewer than 400 rows, it learns no
+            metric. With fewer than 40 rows, there is no search. ``result_.report["kernel"]`` has the result. To try
+            bandwidths with scikit-learn's ``GridSearchCV``, name a kernel, and pass a grid such as
+            ``{"kernel__bandwidth": [1.0, 2.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
-            rows become centers, with a warning. None: every row, if there are at most 10,000 and ``Direct`` can factor
-            their kernel matrix, as it can for Laplace kernels. Otherwise, max(2000, min(n/4, 5000), min(n/8, 8000)) of
-            the n rows are drawn uniformly. The number is smaller if memory is small or rows are wide.
+            rows become centers, with a warning. None: every row, if there are at most 10,000 rows, and the solver is
+            ``Direct`` with a Laplace kernel. Otherwise, 2,000 to 8,000 of n rows are drawn at random: max(2000,
+            min(n/4, 5000), min(n/8, 8000)). There are fewer centers if there is little memory, or if there are many
+            features.
         solver: the solver. ``"auto"`` chooses by the work and memory that solvers would need. The first choice is
-            ``Direct``, which solves the normal equations after one pass over the rows. The second is ``Falkon``, if a
-            search finds a ridge. Otherwise the solver is ``EigenPro``, with enough passes to process 500,000 rows, from
-            1 to 20. If these are fewer than 8, it makes 8, or as many as fit in about two minutes.
+            ``Direct``, which solves the normal equations after one pass over the rows. If the kernel is searched, the
+            second choice is ``Falkon``, which uses conjugate gradients. The last choice is ``EigenPro``, which takes
+            minibatch steps. It makes 500,000 / n passes over n rows, but at least 1 and at most 20. If this number is
+            below 8, it makes 8 passes, or as many as take about two minutes.
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
             memory.
-        metric: a metric to learn for the distances in the kernel, such as ``AGOP()``. None: no metric, unless the
-            search of ``kernel=None`` chooses one. ``feature_importances_`` has the result.
+        metric: ``AGOP()`` learns a metric for the distances in the kernel, such as weights of the features. None: no
+            metric, unless ``kernel`` is None and the search chooses one. ``feature_importances_`` has the result.
         partition: ``Partition()`` divides the rows into parts, called leaves, and trains a model in each. ``"auto"``
             divides tables of more than 10,000 rows, so that every row of a leaf is a center. It does so only if you
             give no kernel, metric, centers or solver, and not on ``device="cuda"``. Near the border of two leaves, the
-            prediction is a weighted mean of theirs. Validation rows, if any, determine the width of this zone. None:
-            one model.
-        scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, as the last step.
-            Bandwidths and centers that you give are then in the scaled units. ``"auto"``: ``preprocess`` determines the
-            scaling. None: rows with only numbers keep their units.
+            prediction is a weighted mean of the predictions of both leaves. None: one model.
+        scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, after all steps of
+            ``preprocess``. Bandwidths and centers that you give are then in the scaled units. ``"auto"``:
+            ``preprocess`` decides whether to scale. None: features are not scaled if all columns are numbers.
         preprocess: ``"auto"`` prepares each column of a table by its kind. Missing values are filled and marked,
             categories and dates are encoded, and numbers are standardised. Normal quantiles replace heavy-tailed
-            numbers, or are added as columns. Rows with only numbers are standardised if their units differ. They keep
-            their units if you give centers or a bandwidth, because these are in the units of the rows. You can also
-            give a list of steps, such as ``Impute("mean")`` or ``OneHot((3,))``. They are fitted to the training rows
-            in this order, before ``scaling``; the model applies them in prediction. None: no steps.
+            numbers, or are added as columns. If all columns are numbers, they are standardised only if their scales
+            differ much. They are not standardised if you give centers or a bandwidth, because these are in the units of
+            the rows. You can also give a list of steps, such as ``Impute("mean")`` or ``OneHot((3,))``. They are fitted
+            to the training rows in this order, and applied in every prediction. None: no steps.
             ``result_.report["preprocess"]`` has the steps.
-        validation: rows for early stopping: a ``Dataset``, or a share of the rows, which is held out of training. The
-            model has the weights of the best pass. Training stops after ``patience`` passes without improvement. This
-            is a parameter of the solver; ``solver="auto"`` sets it to 3. ``Direct`` makes one pass only. None: no
-            validation rows, with one exception. If ``solver="auto"`` chooses another solver than ``Direct``, and there
-            are at least 20,000 rows, it holds out one row in twenty. These rows, at most about 5,000, are for
-            probabilities or intervals (``result_.report["held_out"]``).
+        validation: a ``Dataset``, or a share of the rows, which is then held out of training. These rows are used for
+            early stopping, and to learn probabilities or intervals. The model has the weights of the best pass.
+            Training stops after ``patience`` passes without improvement; this is a parameter of the solver, and
+            ``solver="auto"`` sets it to 3. None: no validation rows, with one exception. If there are at least 20,000
+            rows, and ``solver="auto"`` chooses a solver other than ``Direct``, one row in twenty is held out, at most
+            about 5,000. Probabilities or intervals are learned from these rows (``result_.report["held_out"]``).
         dtype: dtype of the arithmetic. ``"auto"``: float64 for arrays of float64 in memory; otherwise float32. If
             float32 cannot represent the kernel on these rows, the dtype is float64, and
             ``result_.report["arithmetic"]`` has the reason.
-        lanes: number of parts that the rows of a training step are divided into. It fixes the order of sums, so another
-            number changes results by rounding.
-        threads: threads of this process; by default, its number of cores. The weights do not depend on it.
-        resources: a ``Resources``, for another scheduler or device. None: threads of this process, and a GPU of a kind
-            that this library was measured on (docs/gpu.md).
+        lanes: number of parts that the rows of a training step are divided into. Threads compute the parts in parallel.
+            Another number changes the rounding errors of results.
+        threads: number of threads of this process; by default, the number of cores. The weights do not depend on it.
+        resources: a ``Resources``, for a cluster or a choice of device. None: threads of this process, and a GPU if the
+            machine has one of a tested kind (docs/gpu.md).
         seed: seed of the centers, the held-out rows and the order of rows, an integer >= 0.
         verbose: 1 shows the progress of ``fit``; 0 shows nothing.
 
@@ -473,26 +475,26 @@ def _whole(kind: type[_Estimator]) -> type[_Estimator]:
 class KernelClassifier(_Scored, ClassifierUpdates, ClassifierCalibrationMixin, ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
     """Classify rows by least squares on class indicators, and predict the most probable class.
 
-    Probabilities are learned from rows that the model was not fitted to. These are the ``validation`` rows; with the
-    solver ``Direct``, they are training rows that are left out one at a time. Without probabilities, or with
-    ``class_weight``, the prediction is the class with the largest output. With ``threshold``, it is the second of two
-    classes if ``decision_function`` is above the threshold.
+    Probabilities are learned from rows that the model was not fitted to. These are the ``validation`` rows, or with the
+    solver ``Direct``, training rows that are left out one by one. Without probabilities, or with ``class_weight``, the
+    prediction is the class with the largest output. With ``threshold`` and two classes, the second class is predicted
+    if ``decision_function`` is above the threshold.
 
     The other parameters and attributes are those of ``KernelRegressor``.
 
     Args:
-        class_weight: factors for the classes, which multiply the sample weights of their rows. Give a dict from label
-            to factor; other labels have the factor 1. ``"balanced"`` gives all classes the same sum of weights. None:
-            no factors. For multilabel targets: ``"balanced"``, or a list with one dict for each label, such as ``[{1:
-            20}, {0: 1, 1: 5}]``. The factor of a row is then the product over its labels. Probabilities still describe
-            the unweighted rows.
+        class_weight: a dict from label to factor, which multiplies the sample weights of the rows with this label.
+            Other labels have the factor 1. ``"balanced"`` gives all classes the same sum of weights. None: no factors.
+            If rows have several labels: ``"balanced"``, or a list with one dict for each label, such as ``[{1: 20}, {0:
+            1, 1: 5}]``. The factor of a row is then the product over its labels. Probabilities are those of the
+            unweighted rows.
         threshold: the metric that the threshold between two classes maximises: ``"balanced_accuracy"``, ``"f1"``,
-            ``"accuracy"`` or ``"matthews_corrcoef"``. The rows that probabilities are fitted to determine the
-            threshold. With several labels a row, each label has a threshold. ``result_.report["threshold"]`` has the
-            result. None: no threshold.
+            ``"accuracy"`` or ``"matthews_corrcoef"``. The threshold is chosen on the same rows as the probabilities. If
+            rows have several labels, each label has a threshold. ``result_.report["threshold"]`` has the result. None:
+            no threshold.
 
     Attributes:
-        classes_: the labels, sorted, shape (K,). With several labels a row, the numbers 0 to L - 1, shape (L,).
+        classes_: the labels, sorted, shape (K,). If rows have several labels, the numbers 0 to L - 1, shape (L,).
     """
 
     _task, _metric = "classification", "accuracy"
@@ -547,8 +549,8 @@ class KernelClassifier(_Scored, ClassifierUpdates, ClassifierCalibrationMixin, C
         """Return scores of the classes, shape (n, K); for two classes, the difference of their scores, shape (n,).
 
         If ``predict`` uses probabilities, the scores are their logarithms, up to a constant for each row. Otherwise
-        they are the outputs of ``model_``. With several labels a row, return the output of each label minus 1/2, shape
-        (n, L).
+        they are the outputs of ``model_``. If rows have several labels, return the output of each label minus 1/2,
+        shape (n, L).
 
         Args:
             X: as in ``predict``.

@@ -60,8 +60,9 @@ class _Updates:
     def forget(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Remove rows. Up to rounding, the weights become those of a model that never saw them.
 
-        Only these rows are read. Centers that are removed rows stay, with a warning; ``update_model`` can remove them.
-        Other parts of the model change as in ``partial_fit``.
+        The call reads only these rows. It needs a model that stores the sums of its normal equations, as
+        ``partial_fit`` and ``solver=Direct(keep_sums=True)`` do. If a removed row is a center, the center stays, with a
+        warning; ``update_model`` can remove it.
 
         Args:
             X: rows that were passed to ``fit`` or ``partial_fit`` before, each once; as in ``fit``.
@@ -69,8 +70,8 @@ class _Updates:
             sample_weight: weights of the rows; None with a ``Dataset``.
 
         Raises:
-            AttributeError: the model was fitted without its sums.
-            UsageError: the contribution of a single row to the sums is unknown.
+            AttributeError: the model does not store its sums.
+            UsageError: the rows were augmented or target-encoded, so the contribution of a single row is unknown.
             DataError: rows cannot be used, or there are more than the model has seen.
             PlanRefusedError: the update would exceed ``memory``.
         """
@@ -104,21 +105,22 @@ class RegressorUpdates(_Updates):
 
     @available_if(has_sums)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows, and read only these. The first call fits with ``Direct`` and keeps the normal equations, its sums.
+        """Add rows to the model, and read only these rows.
 
-        Up to rounding, the weights become those of one fit to all rows so far. Preprocessing, kernel, centers and ridge
-        are chosen on the rows of the first call, so pass enough of them. A model fitted with
-        ``solver=Direct(keep_sums=True)`` can be continued. Intervals are refitted to the rows of a call only if these
-        are at least as many as the model had.
+        The first call fits with the solver ``Direct``, and stores the sums over rows in its normal equations. Up to
+        rounding, the weights become those of one fit to all rows so far. Preprocessing, kernel, centers and ridge are
+        chosen on the rows of the first call, so pass enough of them. The first call may also be ``fit`` with
+        ``solver=Direct(keep_sums=True)``. Intervals are learned again only if a call adds at least as many rows as the
+        model had.
 
         Args:
             X: rows, as in ``fit``.
             y: targets; None with a ``Dataset``.
-            sample_weight: weights w >= 0, shape (n,). Only the ratios of weights matter, also between calls; rows
-                without weights have weight 1.
+            sample_weight: weights w >= 0, shape (n,); by default 1. Only the ratios of weights matter, also between
+                calls.
 
         Raises:
-            AttributeError: the model was fitted without its sums.
+            AttributeError: the model does not store its sums.
             UsageError: the solver is not ``Direct``.
             DataError: as ``fit``; or columns differ from those of the first call.
             PlanRefusedError: the update would exceed ``memory``.
@@ -135,22 +137,23 @@ class ClassifierUpdates(_Updates):
 
     @available_if(has_sums)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Add rows, and read only these. The first call fits with ``Direct`` and keeps the normal equations, its sums.
+        """Add rows to the model, and read only these rows.
 
-        Up to rounding, the weights become those of one fit to all rows so far. Preprocessing, kernel, centers and ridge
-        are chosen on the rows of the first call, so pass enough of them. A model fitted with
-        ``solver=Direct(keep_sums=True)`` can be continued. Probabilities are refitted to the rows of a call only if
-        these are at least as many as the model had.
+        The first call fits with the solver ``Direct``, and stores the sums over rows in its normal equations. Up to
+        rounding, the weights become those of one fit to all rows so far. Preprocessing, kernel, centers and ridge are
+        chosen on the rows of the first call, so pass enough of them. The first call may also be ``fit`` with
+        ``solver=Direct(keep_sums=True)``. Probabilities are learned again only if a call adds at least as many rows as
+        the model had.
 
         Args:
             X: rows, as in ``fit``.
             y: labels; None with a ``Dataset``.
             classes: all labels of this and later calls, shape (K,), in the first call. None: the labels of its rows.
-            sample_weight: weights w >= 0, shape (n,). Only the ratios of weights matter, also between calls; rows
-                without weights have weight 1.
+            sample_weight: weights w >= 0, shape (n,); by default 1. Only the ratios of weights matter, also between
+                calls.
 
         Raises:
-            AttributeError: the model was fitted without its sums.
+            AttributeError: the model does not store its sums.
             UsageError: the solver is not ``Direct``, or the classes differ.
             DataError: as ``fit``; a label is not among the classes; or columns differ from those of the first call.
             PlanRefusedError: the update would exceed ``memory``.

@@ -423,14 +423,15 @@ class Solver(Parameters, ABC):
         return Traits()
 
     def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:
-        """Return automatic choices for p functions and a memory budget in bytes: a word, and sentences that say why.
+        """Return automatic choices for p centers or features and a memory budget in bytes: a name, and reasons.
 
-        The word is part of a run's fingerprint; it is empty if nothing is chosen.
+        The name identifies the choices in the fingerprint of a run. It is empty if nothing is chosen. The reasons are
+        sentences for the plan.
         """
         return "", ()
 
     def smaller(self, p: int, memory: int | None) -> list[tuple[Any, str]]:
-        """Return the same method with choices that need less memory, and for each the text to type."""
+        """Return solvers with settings that need less memory, each with a text that tells the user what to set."""
         return []
 
     @abstractmethod
@@ -443,7 +444,7 @@ class Solver(Parameters, ABC):
 
     @abstractmethod
     def setup(self, problem: Problem, prepared: Any = None) -> Iteration:
-        """Return the iteration on a prepared value; prepare it first if it is None.
+        """Return the iteration that trains. Call ``prepare`` first if ``prepared`` is None.
 
         Raises:
             NumericalError: see ``prepare``.

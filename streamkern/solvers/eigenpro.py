@@ -73,29 +73,26 @@ class EigenPro(Solver):
     """Preconditioned SGD, projected on the span of the centers: EigenPro 3, or 4 with ``projection="delayed"``.
 
     Args:
-        epochs: passes over the training rows; by default enough to process 500,000 rows, from 1 to 20.
-        projection: method to project each step on the p centers Z. ``exact`` factors their kernel matrix K(Z, Z), with
-            p² floats of memory. ``packed`` keeps the factor in 16 bits, and only the columns that fit in memory.
-            ``inexact`` uses only the top eigenpairs of K(Z, Z). ``delayed`` keeps the rows of the steps as temporary
-            centers, and projects after about p of them. ``auto`` chooses exact if it fits in memory, and packed if a
-            quarter of the columns fit. Otherwise it chooses delayed with ``projection_products=2``, or inexact if a
-            momentum is given.
+        epochs: number of passes over the n training rows; by default 500,000 / n, from 1 to 20.
+        projection: method to project each step on the p centers Z. ``exact`` factors their kernel matrix K(Z, Z), and
+            stores p² floats. ``packed`` stores the factor in 16-bit integers, and leaves out columns that do not fit in
+            memory. ``inexact`` uses only the top eigenpairs of K(Z, Z). ``delayed`` keeps the rows of the steps as
+            temporary centers, and projects after about p rows. ``auto`` chooses exact if it fits in memory. Otherwise
+            it chooses packed if a quarter of the columns fit. Otherwise it chooses delayed, or inexact if you give a
+            momentum.
         s: number of centers whose kernel matrix gives the eigenpairs of the preconditioner; min(p, 2000) by default.
-        q: number of eigenpairs of the preconditioner; s/4 by default, at most 500. If there are more than s centers, at
-            most 250.
-        batch: number m of rows of a step. By default the measured critical batch m*, up to which the step size can grow
-            with m. Or more, up to 1,024 rows for each of the ``lanes`` of a fit, if that keeps cores busy and leaves
-            enough steps (``affordable_batch``).
-        step: step size η for the mean gradient of a batch; by default the largest that the measured eigenvalues allow.
-        average: whether the weights are the average of the iterates, instead of the last iterate.
-        momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018); with a preconditioner, this is AxlePro. By default max(0, 1 −
-            8 m*/min(m, p)), because for batches below 8 m*, momentum only adds noise. Not available with delayed
-            projection.
-        patience: with validation rows, stop after this many passes in which their error fell by less than 0.01%; None
-            runs all passes.
-        projection_products: number of products with K(Z, Z) in one inexact or delayed projection; each computes p²
-            kernel values. By default 0 for inexact, which then costs no more than exact. By default 1 for delayed, or 2
-            if ``auto`` chooses it.
+        q: number of eigenpairs of the preconditioner; s/4 by default, at most 500, or at most 250 if p > s.
+        batch: number m of rows of a step. The default is at least the critical batch m*, which is measured: up to m*
+            rows, the step size can grow with m. The default is larger if this keeps cores busy and leaves enough steps,
+            up to 1,024 rows for each of the ``lanes`` of a fit.
+        step: step size η for the mean gradient of a batch; by default the largest stable step size.
+        average: True returns the average of the weights after each step, False the weights after the last step.
+        momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018). By default max(0, 1 − 8 m*/min(m, p)), so there is no
+            momentum for batches below 8 m* rows, where it only adds noise. Not available with delayed projection.
+        patience: stop after this many passes in which the error on validation rows fell by less than 0.01%. None runs
+            all passes.
+        projection_products: number of products with K(Z, Z) in one inexact or delayed projection. Each product computes
+            p² kernel values. By default 0 for inexact, 1 for delayed, and 2 if ``auto`` chooses delayed.
 
     Raises:
         UsageError: a value is out of range.
@@ -151,20 +148,20 @@ class EigenPro(Solver):
         yield Candidate("inexact" if self.momentum else "delayed")
 
     def chosen_momentum(self, size: StepSize, batch: int, p: int) -> float:
-        """Return the γ with which batches of m rows are as noisy as batches of 8 m* = (1 − γ) m rows without it.
+        """Return the momentum γ for batches of ``batch`` rows and p centers.
 
-        With p functions the smallest eigenvalue is at most β/p, and the condition number at least p λ/β = p/m*: few
-        centers need no momentum, and would oscillate with it.
+        Momentum γ makes batches of m rows as noisy as batches of (1 − γ) m rows without momentum. The default chooses γ
+        so that (1 − γ) m is 8 m*, where m* is the critical batch. Models with few centers get less momentum, because
+        their weights would oscillate.
         """
         if self.momentum is not None:
             return self.momentum
         return max(0.0, 1.0 - MOMENTUM_BATCHES * size.critical_batch / min(batch, p))
 
     def affordable_batch(self, kind: str, rows: int, p: int) -> float:
-        """Return the largest batch, with momentum, that leaves enough steps for the same accuracy.
+        """Return the largest batch, for training with momentum, that leaves enough steps for convergence.
 
-        With larger batches, the host makes fewer updates, and workers exchange fewer messages. A batch above p rows has
-        less noise, but reaches no further directions.
+        Larger batches need fewer updates, and workers exchange fewer messages.
         """
         if kind == "delayed" or self.momentum == 0:
             return 0.0
@@ -172,7 +169,7 @@ class EigenPro(Solver):
         return min(total / STEPS_PER_RUN, max(p, total / STEPS_PER_RUN_BEYOND_P))
 
     def products(self, kind: str) -> int:
-        """Return the number of products with K(Z, Z) in one projection of a kind."""
+        """Return the number of products with K(Z, Z) in one ``inexact`` or ``delayed`` projection."""
         if self.projection_products is not None:
             return self.projection_products
         usual = {"inexact": 0, "delayed": 1}
@@ -205,7 +202,7 @@ class EigenPro(Solver):
         return [(replace(self, projection=name), f'use projection="{name}"') for name in others]
 
     def prepare(self, problem: Problem) -> Prepared:
-        """Compute eigensystem, projection, batch and step."""
+        """Compute the eigenpairs, the projection, the batch size and the step size."""
         problem.refuse_features("EigenPro needs a kernel and centers, not features.")
         expansion, engine = problem.expansion(), problem.engine
         p, (s, q) = expansion.p, self.sizes(expansion.p)
