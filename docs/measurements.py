@@ -755,7 +755,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
         "first_run",
         {
             "compiled": "{loops}",
-            "`pip install .`": "{install:.1f} s",
+            "installed by": "{installer}",
+            "install": "{install:.1f} s",
             "first run": "{first:.1f} s",
             "second run": "{second:.1f} s",
             "peak": "{peak_mib} MiB",
