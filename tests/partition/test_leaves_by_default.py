@@ -217,3 +217,16 @@ def test_a_few_more_rows_than_one_model_may_have_are_hardly_a_loss():
     assert more.result_.report["partition"]["leaves"] == 2
     errors = [np.square(model.predict(new.astype(np.float32)) - truth).mean() for model in (few, more)]
     assert errors[1] < 1.05 * errors[0]
+
+
+@pytest.mark.parametrize("rows", [200, 700])
+def test_all_leaves_have_the_kernel_that_one_search_has_chosen(rows: int):
+    """Whatever their size: a choice on a sample of all rows is as good for each of them, and as sure as it can be."""
+    X, y = table()
+    model = sk.KernelRegressor(memory="3GiB", partition=sk.Partition(rows=rows)).fit(X, y)
+    found, leaves = model.result_.report["kernel"], model.model_.leaves
+    made = [leaves.model(leaf) for leaf in range(model.result_.report["partition"]["leaves"])]
+    assert len(made) > 2
+    assert {str(one.kernel.to_json()) for one in made} == {str(found["kernel"])}
+    assert found["rows"] > rows  # more than a leaf has
+    assert model.feature_importances_.sum() == pytest.approx(1)
