@@ -112,8 +112,8 @@ def retrain(
 
     The gate is a condition on the scores of the new model, called challenger, and of the champion. If data, pipeline
     and gate have not changed, nothing is trained. With ``solver=Direct(keep_sums=True)``, the champion stores sums over
-    its rows. New rows are then added to the sums, and unchanged rows are not read again. The challenger has the
-    champion's kernel, centers and preprocessing.
+    its rows. New rows are then added to the sums, and unchanged rows are not read again. Such a challenger keeps
+    the champion's kernel, centers and preprocessing.
 
     If the process is killed, the next call resumes. At any time, the champion is the old or the new model.
 
@@ -125,10 +125,11 @@ def retrain(
             least 100 test rows, and the challenger may be worse by at most 0.002 in accuracy, or 1% in squared error. A
             larger difference also passes if it is not significant in a paired test (p >= .05).
         cold: train from the beginning with new centers, even if training could start from the champion.
-        keep: number of last versions to keep, in addition to the champion and the one before it.
+        keep: number of latest versions to keep, in addition to the champion and the previous champion.
         forget: rows that were removed from the training rows, with their original targets. If you deleted rows from a
-            file, pass the original file. The rows are subtracted from the champion's sums, and removed from its
-            centers. Without ``forget``, all rows are read again.
+            file, pass the whole original file: the rows that remain in the file are then added again. The rows are
+            subtracted from the champion's sums and removed from its centers. Without ``forget``, all rows are
+            read again.
         memory: as for ``run``.
         threads: as for ``run``.
         resources: as for ``run``; test rows are scored on threads of this process.

@@ -408,8 +408,8 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
         solver: the solver. ``"auto"`` chooses by the work and memory that solvers would need. The first choice is
             ``Direct``, which solves the normal equations after one pass over the rows. If the kernel is searched, the
             second choice is ``Falkon``, which uses conjugate gradients. The last choice is ``EigenPro``, which takes
-            minibatch steps. It makes 500,000 / n passes over n rows, but at least 1 and at most 20. If this number is
-            below 8, it makes 8 passes, or as many as take about two minutes.
+            minibatch steps. It makes 500,000 / n passes over n rows, at most 20. If this number is below 8, it makes
+            more passes: up to 8, as long as they take no more than about two minutes.
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
             memory.
         metric: ``AGOP()`` learns a metric for the distances in the kernel, such as weights of the features. None: no
@@ -420,7 +420,8 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             prediction is a weighted mean of the predictions of both leaves. None: one model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, after all steps of
             ``preprocess``. Bandwidths and centers that you give are then in the scaled units. ``"auto"``:
-            ``preprocess`` decides whether to scale. None: features are not scaled if all columns are numbers.
+            ``preprocess`` decides whether to scale. None: as ``"auto"``, but a table of numbers alone is not
+            scaled.
         preprocess: ``"auto"`` prepares each column of a table by its kind. Missing values are filled and marked,
             categories and dates are encoded, and numbers are standardised. Normal quantiles replace heavy-tailed
             numbers, or are added as columns. If all columns are numbers, they are standardised only if their scales
