@@ -472,10 +472,10 @@ def tables_short() -> str:
 def small_summary() -> str:
     """Return on how many small tables this library is at least as good as LightGBM with its defaults."""
     found = records("small_tables", further_test_rows=0)
-    counts = listed([f"{each['at_least']} (samples of {each['rows']:,} rows)" for each in found])
+    counts, sizes = ([each[name] for each in found] for name in ("at_least", "rows"))
     return (
-        f"With defaults on both sides, streamkern is at least as good as LightGBM on {counts} of "
-        f"{found[0]['tables']} other tables."
+        f"With defaults on both sides, streamkern is at least as good as LightGBM on {min(counts)} to {max(counts)} of "
+        f"{found[0]['tables']} other tables, with {min(sizes):,} to {max(sizes):,} rows each."
     )
 
 
