@@ -475,7 +475,7 @@ def small_summary() -> str:
     counts, sizes = ([each[name] for each in found] for name in ("at_least", "rows"))
     return (
         f"With defaults on both sides, streamkern is at least as good as LightGBM on {min(counts)} to {max(counts)} of "
-        f"{found[0]['tables']} other tables, with {min(sizes):,} to {max(sizes):,} rows each."
+        f"{found[0]['tables']} other tables, depending on the number of rows ({min(sizes):,} to {max(sizes):,})."
     )
 
 

@@ -74,7 +74,8 @@ class Partition:
             cut, in [0, 0.5]. Near a cut, the prediction is a weighted mean of two leaves. ``"auto"`` is the largest
             share, from 0.05 to 0.5, that two conditions allow. First, no leaf has more than ``rows`` rows. Second, all
             leaves together take no more work than one model of 10,000 rows. If leaves have more than 16,000
-            rows, and more than four cuts lead to a leaf, the share is less than 0.05, or than the number that you give.
+            rows, and more than four cuts lead to a leaf, the share is reduced: below 0.05 by default, and below the
+            number if you give one.
         by: name of a column. The rows are first divided into one part for each value of the column. Values with few
             rows share a part. This part also predicts rows with values that were not in the training rows.
         cuts: ``"gradient"``: the cuts described above. ``"kmeans"``: each cut separates two clusters of rows by

@@ -7,8 +7,8 @@ to as a center where the fit will have: few centers want other bandwidths and me
 to beat none, a full one a diagonal one, and anything ``default_kernel``: by 1% of the squared error, and by more than
 the standard error of the difference. Bandwidths about that of the best are compared last, at finer steps of the ridge.
 
-The search takes at most half of the time of the fit that it is for, or three seconds (half a minute where every row is
-a center), and at most two minutes. Work is counted on arrays of shapes at fixed prices of slow cores, never in seconds:
+The search takes at most half of the time of the fit that it is for (of leaves, twice that of their fits), or three
+seconds (half a minute where every row is a center), and at most two minutes. Work is counted on arrays of shapes at fixed prices of slow cores, never in seconds:
 the choice is the same on any machine, on threads and workers. Where not even the smallest search is allowed, the kernel
 is ``default_kernel``.
 

@@ -82,9 +82,9 @@ class EigenPro(Solver):
             momentum.
         s: number of centers whose kernel matrix gives the eigenpairs of the preconditioner; min(p, 2000) by default.
         q: number of eigenpairs of the preconditioner; s/4 by default, at most 500, or at most 250 if p > s.
-        batch: number m of rows of a step. The default is at least the critical batch m*, which is measured: up to m*
-            rows, the step size can grow with m. The default is larger if this keeps cores busy and leaves enough steps,
-            up to 1,024 rows for each of the ``lanes`` of a fit.
+        batch: number m of rows of a step. The *critical batch* m* is the largest m up to which the step size can grow
+            with m. It is measured on your rows. The default is at least m*. It is larger if this keeps cores busy and
+            leaves enough steps, up to 1,024 rows for each of the ``lanes`` of a fit.
         step: step size η for the mean gradient of a batch; by default the largest stable step size.
         average: True returns the average of the weights after each step, False the weights after the last step.
         momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018). By default max(0, 1 − 8 m*/min(m, p)), so there is no
