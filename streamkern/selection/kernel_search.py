@@ -8,9 +8,9 @@ to beat none, a full one a diagonal one, and anything ``default_kernel``: by 1% 
 the standard error of the difference. Bandwidths about that of the best are compared last, at finer steps of the ridge.
 
 The search takes at most half of the time of the fit that it is for (of leaves, twice that of their fits), or three
-seconds (half a minute where every row is a center), and at most two minutes. Work is counted on arrays of shapes at fixed prices of slow cores, never in seconds:
-the choice is the same on any machine, on threads and workers. Where not even the smallest search is allowed, the kernel
-is ``default_kernel``.
+seconds (half a minute where every row is a center), and at most two minutes. Work is counted on arrays of shapes at
+fixed prices of slow cores, never in seconds: the choice is the same on any machine, on threads and workers. Where not
+even the smallest search is allowed, the kernel is ``default_kernel``.
 
 Of fewer rows than the smallest sample has, all are fitted, norms, bandwidths and ridges are compared by the errors of
 rows left out one at a time, in closed form, and no metric is learned: a third of few rows held out says too little, and
