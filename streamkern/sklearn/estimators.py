@@ -269,7 +269,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
 
         Features are in units of their standard deviations. If preprocessing derives several features from a column, the
         column has the sum of their shares. ``result_.report["metric"]`` lists the shares of the features. If a step
-        mixes columns, as a random projection does, return the shares of the mixed features: shape (d,).
+        mixes columns, as a random projection does, return one share for each feature after preprocessing.
 
         Raises:
             AttributeError: the model was fitted without a metric.
@@ -395,17 +395,17 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             kernel is the median distance between rows. None or ``"auto"``: a search on a sample of the rows tries
             Laplace kernels. It chooses the norm of the distance, the bandwidth, the ridge, and a metric (weights of the
             features) or none. The choice has the smallest error on held-out rows of the sample. For regression, the
-            kernel may be the sum of a Laplace and a linear kernel. The search takes at most half as long as the fit, or
-            twice as long as the fits of all leaves (see ``partition``). In a short fit, it may take longer: a few
-            seconds, or half a minute if every row is a center. With fewer than 400 rows, it learns no metric. With
+            kernel may be the sum of a Laplace and a linear kernel. The search takes at most half as long as the
+            training after it, or, of leaves (see ``partition``), twice as long. In a short fit, it may take longer: a
+            few seconds, or half a minute if every row is a center. With fewer than 400 rows, it learns no metric. With
             fewer than 40 rows, there is no search. ``result_.report["kernel"]`` has the result. To try bandwidths with
             scikit-learn's ``GridSearchCV``, name a kernel, and pass a grid such as
             ``{"kernel__bandwidth": [1.0, 2.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
-            rows become centers, with a warning. None: every row, if there are at most 10,000 rows, and the solver is
-            ``Direct`` with a Laplace kernel. Otherwise, and if the rows are not divided into leaves (see
-            ``partition``), 2,000 to 8,000 of n rows are drawn at random: max(2000, min(n/4, 5000), min(n/8, 8000)).
-            There are fewer centers if there is little memory, or if there are many features.
+            rows become centers, with a warning. None: with leaves (see ``partition``), every row of a leaf. Every row
+            of one model, if there are at most 10,000 rows, and the solver is ``Direct`` with a Laplace kernel. In all
+            other cases, max(2000, min(n/4, 5000), min(n/8, 8000)) of n rows are drawn at random. There are fewer
+            centers if there is little memory, or if there are many features.
         solver: the solver. ``"auto"`` chooses by the work and memory that solvers would need. The first choice is
             ``Direct``, which solves the normal equations after one pass over the rows. If the kernel is searched, the
             second choice is ``Falkon``, which uses conjugate gradients. The last choice is ``EigenPro``, which takes
