@@ -60,7 +60,7 @@ class Partition:
     in which the output of this regression changes most. A prediction uses only one or two leaves (ParK, Carratino et
     al. 2021; xRFM, Beaglehole et al. 2025).
 
-    If you give no kernel, all leaves have the same norm of the distance, bandwidth, metric and ridge. One search on a
+    If you give no kernel, all leaves have the same bandwidth, metric, ridge, and norm of the distance. One search on a
     sample of all rows chooses them. With ``metric=AGOP()``, each leaf learns its own metric. Each leaf has its own
     centers.
 
@@ -74,8 +74,8 @@ class Partition:
             cut, in [0, 0.5]. Near a cut, the prediction is a weighted mean of two leaves. ``"auto"`` is the largest
             share, from 0.05 to 0.5, that two conditions allow. First, no leaf has more than ``rows`` rows. Second, all
             leaves together take no more work than one model of 10,000 rows. If even 0.05 takes more, it is 0.05. If
-            leaves have more than 16,000 rows, and more than four cuts lead to a leaf, the share is reduced: below 0.05
-            by default, and below the number if you give one.
+            leaves have more than 16,000 rows, and more than four cuts lead to a leaf, the share is reduced. It is then
+            below 0.05 if ``overlap`` is ``"auto"``, and otherwise below the ``overlap`` that you give.
         by: name of a column. The rows are first divided into one part for each value of the column. Values with few
             rows share a part. This part also predicts rows with values that were not in the training rows.
         cuts: ``"gradient"``: the cuts described above. ``"kmeans"``: each cut separates two clusters of rows by
@@ -148,7 +148,7 @@ class Partition:
         return depth
 
     def settled(self, rows: int, p: int | None) -> Partition:
-        """Return this partition with a number as its ``rows``, for a table of ``rows`` rows and p centers."""
+        """Return a partition whose ``rows`` is a number. Arguments: the number of rows of the table, and p centers."""
         if self.rows != "auto":
             return self
         each = max_full_kernel_rows(rows) if p is None else min(max(ROWS_PER_CENTER * p, MIN_LEAF_ROWS), MAX_LEAF_ROWS)

@@ -176,7 +176,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         Raises:
             UsageError: a parameter is out of range.
             PlanRefusedError: training would exceed ``memory``; raised before a row is read.
-            PrecisionError: ``dtype`` cannot represent the kernel on these rows.
+            PrecisionError: rounding in ``dtype`` is too large for kernel values of these rows.
             DataError: rows or targets cannot be used.
             NumericalError: training diverged or stagnated.
         """
@@ -396,16 +396,16 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             Laplace kernels. It chooses the norm of the distance, the bandwidth, the ridge, and a metric (weights of the
             features) or none. The choice has the smallest error on held-out rows of the sample. For regression, the
             kernel may be the sum of a Laplace and a linear kernel. The search takes at most half as long as the
-            training after it, or, of leaves (see ``partition``), twice as long. In a short fit, it may take longer: a
-            few seconds, or half a minute if every row is a center. With fewer than 400 rows, it learns no metric. With
-            fewer than 40 rows, there is no search. ``result_.report["kernel"]`` has the result. To try bandwidths with
-            scikit-learn's ``GridSearchCV``, name a kernel, and pass a grid such as
-            ``{"kernel__bandwidth": [1.0, 2.0]}``.
+            training after it. If leaves are trained (see ``partition``), it takes at most twice as long as their
+            training. In a short fit, it may take longer: a few seconds, or half a minute if every row is a center. With
+            fewer than 400 rows, it learns no metric. With fewer than 40 rows, there is no search.
+            ``result_.report["kernel"]`` has the result. To try bandwidths with scikit-learn's ``GridSearchCV``, name a
+            kernel, and pass a grid such as ``{"kernel__bandwidth": [1.0, 2.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
-            rows become centers, with a warning. None: with leaves (see ``partition``), every row of a leaf. Every row
-            of one model, if there are at most 10,000 rows, and the solver is ``Direct`` with a Laplace kernel. In all
-            other cases, max(2000, min(n/4, 5000), min(n/8, 8000)) of n rows are drawn at random. There are fewer
-            centers if there is little memory, or if there are many features.
+            rows become centers, with a warning. None: with leaves (see ``partition``), every row of a leaf is a center.
+            Without leaves, every row is a center if there are at most 10,000 rows, and the solver is ``Direct`` with a
+            Laplace kernel. In all other cases, max(2000, min(n/4, 5000), min(n/8, 8000)) of n rows are drawn at random.
+            There are fewer centers if there is little memory, or if there are many features.
         solver: the solver. ``"auto"`` chooses by the work and memory that solvers would need. The first choice is
             ``Direct``, which solves the normal equations after one pass over the rows. If the kernel is searched, the
             second choice is ``Falkon``, which uses conjugate gradients. The last choice is ``EigenPro``, which takes
@@ -437,7 +437,7 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             rows, and ``solver="auto"`` chooses a solver other than ``Direct``, one row in twenty is held out, at most
             about 5,000. Probabilities or intervals are learned from these rows (``result_.report["held_out"]``).
         dtype: dtype of the arithmetic. ``"auto"``: float64 for arrays of float64 in memory; otherwise float32. If
-            float32 cannot represent the kernel on these rows, the dtype is float64, and
+            rounding in float32 is too large for the kernel values of these rows, the dtype is float64, and
             ``result_.report["arithmetic"]`` has the reason.
         lanes: number of parts that the rows of a training step are divided into. Threads compute the parts in parallel.
             Another number changes the rounding errors of results.

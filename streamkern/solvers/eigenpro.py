@@ -70,7 +70,9 @@ Temporary = tuple[tuple[Key, Array], ...]
 
 @dataclass(frozen=True)
 class EigenPro(Solver):
-    """Preconditioned SGD, projected on the span of the centers: EigenPro 3, or 4 with ``projection="delayed"``.
+    """Preconditioned SGD, projected on the span of the centers.
+
+    The literature calls this algorithm EigenPro 3, and EigenPro 4 with ``projection="delayed"``.
 
     Args:
         epochs: number of passes over the n training rows; by default 500,000 / n, from 1 to 20.
@@ -82,9 +84,10 @@ class EigenPro(Solver):
             momentum.
         s: number of centers whose kernel matrix gives the eigenpairs of the preconditioner; min(p, 2000) by default.
         q: number of eigenpairs of the preconditioner; s/4 by default, at most 500, or at most 250 if p > s.
-        batch: number m of rows of a step. The *critical batch* m* is the largest m up to which the step size can grow
-            with m. It is measured on your rows. The default is at least m*. It is larger if this keeps cores busy and
-            leaves enough steps, up to 1,024 rows for each of the ``lanes`` of a fit.
+        batch: number m of rows of a step. Up to m* rows, the *critical batch*, the largest stable step size is about
+            proportional to m. For more rows, it hardly grows. m* is measured on your rows. The default is at least m*.
+            It is larger if this keeps cores busy and leaves enough steps, up to 1,024 rows for each of the ``lanes`` of
+            a fit.
         step: step size η for the mean gradient of a batch; by default the largest stable step size.
         average: True returns the average of the weights after each step, False the weights after the last step.
         momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018). By default max(0, 1 − 8 m*/min(m, p)), so there is no
