@@ -50,11 +50,11 @@ def open_dataset(
         exclude: columns to leave out, such as an id.
         schema: kinds of columns by name, in place of the detected kinds, such as ``{"zip": "category"}``. A kind is
             ``number``, ``category``, ``boolean`` or ``datetime``.
-        weight: name of the column of sample weights >= 0. Rows of weight 0 are left out. Data written by ``ingest``
-            store this name.
+        weight: name of the column of sample weights >= 0. Rows of weight 0 are left out. Omit it for data
+            written by ``ingest``, which store this name.
         time: name of the column with the time of each row, as dates or numbers. Every split puts the later rows into
-            the test part. The column is a feature only if ``columns`` names it. Data written by ``ingest`` store this
-            name.
+            the test part. The column is a feature only if ``columns`` names it. Omit it for data written by ``ingest``,
+            which store this name.
         group: name of a column. Rows with equal values, such as the rows of a patient or a shop, form a group, and no
             split divides a group. The column is a feature only if ``columns`` names it.
         format: ``zarr`` or ``parquet``, if the name of the path does not show the format.

@@ -148,7 +148,7 @@ class Partition:
         return depth
 
     def settled(self, rows: int, p: int | None) -> Partition:
-        """Return a partition whose ``rows`` is a number. Arguments: the number of rows of the table, and p centers."""
+        """Return this partition with a number for ``rows``, given the rows of a table, and p centers or None."""
         if self.rows != "auto":
             return self
         each = max_full_kernel_rows(rows) if p is None else min(max(ROWS_PER_CENTER * p, MIN_LEAF_ROWS), MAX_LEAF_ROWS)

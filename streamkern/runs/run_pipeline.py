@@ -80,7 +80,7 @@ def run(
         verbose: 1 shows the progress on standard error; 0 shows nothing.
 
     Returns:
-        The content of ``result.json``, by its keys and as attributes.
+        The results, which the file ``result.json`` in ``run_dir`` also has. Its keys are attributes, too.
 
     Raises:
         PlanRefusedError: the run would exceed ``memory``. The result of a finished earlier run is unchanged.
@@ -201,7 +201,7 @@ def resume(
         verbose: as for ``run``.
 
     Returns:
-        The content of ``result.json``, by its keys and as attributes.
+        The results, which the file ``result.json`` in ``run_dir`` also has. Its keys are attributes, too.
 
     Raises:
         UsageError: there is no run here, it is not a run of a pipeline file, or its working directory is gone.

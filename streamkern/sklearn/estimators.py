@@ -394,9 +394,9 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
         kernel: the kernel k, or the name of one, such as ``"laplace"`` or ``"gaussian"``. The bandwidth of a named
             kernel is the median distance between rows. None or ``"auto"``: a search on a sample of the rows tries
             Laplace kernels. It chooses the norm of the distance, the bandwidth, the ridge, and a metric (weights of the
-            features) or none. The choice has the smallest error on held-out rows of the sample. For regression, the
-            kernel may be the sum of a Laplace and a linear kernel. The search takes at most half as long as the
-            training after it. If leaves are trained (see ``partition``), it takes at most twice as long as their
+            features) or none. The choice has the smallest error on held-out rows of the sample. In ``KernelRegressor``,
+            the kernel may also be the sum of a Laplace and a linear kernel. The search takes at most half as long as
+            the training after it. If leaves are trained (see ``partition``), it takes at most twice as long as their
             training. In a short fit, it may take longer: a few seconds, or half a minute if every row is a center. With
             fewer than 400 rows, it learns no metric. With fewer than 40 rows, there is no search.
             ``result_.report["kernel"]`` has the result. To try bandwidths with scikit-learn's ``GridSearchCV``, name a

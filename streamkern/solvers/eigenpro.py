@@ -86,8 +86,8 @@ class EigenPro(Solver):
         q: number of eigenpairs of the preconditioner; s/4 by default, at most 500, or at most 250 if p > s.
         batch: number m of rows of a step. Up to m* rows, the *critical batch*, the largest stable step size is about
             proportional to m. For more rows, it hardly grows. m* is measured on your rows. The default is at least m*.
-            It is larger if this keeps cores busy and leaves enough steps, up to 1,024 rows for each of the ``lanes`` of
-            a fit.
+            It is larger if cores would otherwise be idle, and a pass still has enough steps. It has at most 1,024 rows
+            for each of the ``lanes`` of a fit.
         step: step size η for the mean gradient of a batch; by default the largest stable step size.
         average: True returns the average of the weights after each step, False the weights after the last step.
         momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018). By default max(0, 1 − 8 m*/min(m, p)), so there is no
