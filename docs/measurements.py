@@ -443,7 +443,7 @@ def tables_summary() -> str:
     close = listed([each.name for each in found if each.error is not None and not each.clear])
     single = listed([each.name for each in found if each.error is None])
     notes = [
-        f" The differences on {close} may be chance: their means are below two standard errors." if close else "",
+        f" On {close} the mean difference is below two standard errors, and may be chance." if close else "",
         f" The tables {single} were split only once." if single else "",
     ]
     noted = "".join(notes)

@@ -70,12 +70,12 @@ class Partition:
             rows for each center, but at least 8,000 and at most 50,000 rows. If you give no centers, every row of a
             leaf is a center. The default is then 10,000 rows for small tables, down to 2,000 rows for large tables. If
             the rows are not in memory, a leaf may have a tenth more rows.
-        overlap: the rows nearest to a cut belong to both parts, and ``overlap`` is their share of the rows that are
-            cut, in [0, 0.5]. Near a cut, the prediction is a weighted mean of two leaves. ``"auto"`` is the largest
-            share, from 0.05 to 0.5, that two conditions allow. First, no leaf has more than ``rows`` rows. Second, all
-            leaves together take no more work than one model of 10,000 rows. If even 0.05 takes more, it is 0.05. If
-            leaves have more than 16,000 rows, and more than four cuts lead to a leaf, the share is reduced. It is then
-            below 0.05 if ``overlap`` is ``"auto"``, and otherwise below the ``overlap`` that you give.
+        overlap: number in [0, 0.5]. If n rows are cut in two, the ``overlap`` · n rows nearest to the cut belong to
+            both parts. Near a cut, the prediction is a weighted mean of two leaves. ``"auto"`` is the largest share,
+            from 0.05 to 0.5, that two conditions allow. First, no leaf has more than ``rows`` rows. Second, all leaves
+            together take no more work than one model of 10,000 rows. If even 0.05 takes more, it is 0.05. If leaves
+            have more than 16,000 rows, and more than four cuts lead to a leaf, the share is reduced. It is then below
+            0.05 if ``overlap`` is ``"auto"``, and otherwise below the ``overlap`` that you give.
         by: name of a column. The rows are first divided into one part for each value of the column. Values with few
             rows share a part. This part also predicts rows with values that were not in the training rows.
         cuts: ``"gradient"``: the cuts described above. ``"kmeans"``: each cut separates two clusters of rows by
@@ -148,7 +148,7 @@ class Partition:
         return depth
 
     def settled(self, rows: int, p: int | None) -> Partition:
-        """Return this partition with a number for ``rows``, given the rows of a table, and p centers or None."""
+        """Return a copy with a number as ``rows``, if it is ``"auto"``, for a table of ``rows`` rows and p centers."""
         if self.rows != "auto":
             return self
         each = max_full_kernel_rows(rows) if p is None else min(max(ROWS_PER_CENTER * p, MIN_LEAF_ROWS), MAX_LEAF_ROWS)

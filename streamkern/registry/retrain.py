@@ -120,14 +120,14 @@ def retrain(
     Args:
         pipeline: the definition; both models are scored on its ``test`` rows.
         registry: directory of the models, created if missing. Or an fsspec URL (``s3://bucket/models``); the files of
-            training are then in ``runs/NAME``.
+            training are then in ``runs/NAME``, with the name of the pipeline.
         gate: the condition, in the language of ``streamkern.registry.promotion_gate``. By default, there must be at
             least 100 test rows, and the challenger may be worse by at most 0.002 in accuracy, or 1% in squared error. A
             larger difference also passes if it is not significant in a paired test (p >= .05).
         cold: train from the beginning with new centers, even if training could start from the champion.
         keep: number of latest versions to keep, in addition to the champion and the previous champion.
         forget: rows that were removed from the training rows, with their original targets. If you deleted rows from a
-            file, pass the original file: all its rows are subtracted, and the rows that remain are added again. The
+            file, pass the file as it was before: all its rows are subtracted, and the remaining rows are added again. The
             rows are subtracted from the champion's sums and removed from its centers. If rows were removed and
             ``forget`` is None, all rows are read again.
         memory: as for ``run``.

@@ -68,8 +68,8 @@ def run(
 
     Args:
         pipeline: the definition.
-        run_dir: directory for the files of the run; ``runs/NAME`` by default. A later run in the same directory reuses
-            the results of stages that have not changed.
+        run_dir: directory for the files of the run; by default ``runs/NAME``, with the name of the pipeline. A later
+            run in the same directory reuses the results of stages that have not changed.
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
             memory.
         threads: threads of this process; by default, its number of cores.
@@ -80,7 +80,7 @@ def run(
         verbose: 1 shows the progress on standard error; 0 shows nothing.
 
     Returns:
-        The results, which the file ``result.json`` in ``run_dir`` also has. Its keys are attributes, too.
+        The results, which the file ``result.json`` in ``run_dir`` also has. Each key of the results is also an attribute.
 
     Raises:
         PlanRefusedError: the run would exceed ``memory``. The result of a finished earlier run is unchanged.
@@ -201,7 +201,7 @@ def resume(
         verbose: as for ``run``.
 
     Returns:
-        The results, which the file ``result.json`` in ``run_dir`` also has. Its keys are attributes, too.
+        The results, which the file ``result.json`` in ``run_dir`` also has. Each key of the results is also an attribute.
 
     Raises:
         UsageError: there is no run here, it is not a run of a pipeline file, or its working directory is gone.

@@ -397,10 +397,10 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             features) or none. The choice has the smallest error on held-out rows of the sample. In ``KernelRegressor``,
             the kernel may also be the sum of a Laplace and a linear kernel. The search takes at most half as long as
             the training after it. If leaves are trained (see ``partition``), it takes at most twice as long as their
-            training. In a short fit, it may take longer: a few seconds, or half a minute if every row is a center. With
-            fewer than 400 rows, it learns no metric. With fewer than 40 rows, there is no search.
-            ``result_.report["kernel"]`` has the result. To try bandwidths with scikit-learn's ``GridSearchCV``, name a
-            kernel, and pass a grid such as ``{"kernel__bandwidth": [1.0, 2.0]}``.
+            training. It may always take a few seconds, or half a minute if every row is a center. With fewer than 400
+            rows, it learns no metric. With fewer than 40 rows, there is no search. ``result_.report["kernel"]`` has the
+            result. To try bandwidths with scikit-learn's ``GridSearchCV``, name a kernel, and pass a grid such as
+            ``{"kernel__bandwidth": [1.0, 2.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
             rows become centers, with a warning. None: with leaves (see ``partition``), every row of a leaf is a center.
             Without leaves, every row is a center if there are at most 10,000 rows, and the solver is ``Direct`` with a
@@ -421,8 +421,8 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             prediction is a weighted mean of the predictions of both leaves. None: one model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, after all steps of
             ``preprocess``. Bandwidths and centers that you give are then in the scaled units. ``"auto"``:
-            ``preprocess`` decides whether to scale. None: as ``"auto"``, but a table of numbers alone is not
-            scaled.
+            ``preprocess`` decides whether to scale. None: as ``"auto"``, except that a table in which every column is a
+            number is never scaled.
         preprocess: ``"auto"`` prepares each column of a table by its kind. Missing values are filled and marked,
             categories and dates are encoded, and numbers are standardised. Normal quantiles replace heavy-tailed
             numbers, or are added as columns. If all columns are numbers, they are standardised only if their scales
@@ -487,9 +487,9 @@ class KernelClassifier(_Scored, ClassifierUpdates, ClassifierCalibrationMixin, C
     Args:
         class_weight: a dict from label to factor, which multiplies the sample weights of the rows with this label.
             Other labels have the factor 1. ``"balanced"`` gives all classes the same sum of weights. None: no factors.
-            If rows have several labels: ``"balanced"``, or a list with one dict for each label, such as ``[{1: 20}, {0:
-            1, 1: 5}]``. The factor of a row is then the product over its labels. Probabilities are those of the
-            unweighted rows.
+            If rows have several labels: ``"balanced"``, or a list with one dict for each label, such as
+            ``[{1: 20}, {0: 1, 1: 5}]``. Each dict has factors for the values 0 and 1 of a label, and a row gets the
+            product of these factors. Probabilities are those of the unweighted rows.
         threshold: the metric that the threshold between two classes maximises: ``"balanced_accuracy"``, ``"f1"``,
             ``"accuracy"`` or ``"matthews_corrcoef"``. The threshold is chosen on the same rows as the probabilities. If
             rows have several labels, each label has a threshold. ``result_.report["threshold"]`` has the result. None:

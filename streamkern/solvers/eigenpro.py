@@ -94,9 +94,9 @@ class EigenPro(Solver):
             momentum for batches below 8 m* rows, where it only adds noise. Not available with delayed projection.
         patience: stop after this many passes in which the error on validation rows fell by less than 0.01%. None runs
             all passes.
-        projection_products: number of corrections in one inexact or delayed projection. Each is a product with K(Z, Z),
-            of p² kernel values, and makes the projection more exact. By default 0 for inexact, 1 for delayed, and 2 if
-            ``auto`` chooses delayed.
+        projection_products: number of corrections in one inexact or delayed projection. Each makes the projection more
+            exact, and computes p² kernel values. By default 0 for inexact, 1 for delayed, and 2 if ``auto`` chooses
+            delayed.
 
     Raises:
         UsageError: a value is out of range.
