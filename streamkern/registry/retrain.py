@@ -127,8 +127,8 @@ def retrain(
         cold: train from the beginning with new centers, even if training could start from the champion.
         keep: number of latest versions to keep, in addition to the champion and the previous champion.
         forget: rows that were removed from the training rows, with their original targets. If you deleted rows from a
-            file, pass the file as it was before: all its rows are subtracted, and the remaining rows are added again. The
-            rows are subtracted from the champion's sums and removed from its centers. If rows were removed and
+            file, pass the file as it was before: all its rows are subtracted, and the remaining rows are added again.
+            The rows are subtracted from the champion's sums and removed from its centers. If rows were removed and
             ``forget`` is None, all rows are read again.
         memory: as for ``run``.
         threads: as for ``run``.

@@ -80,7 +80,7 @@ def run(
         verbose: 1 shows the progress on standard error; 0 shows nothing.
 
     Returns:
-        The results, which the file ``result.json`` in ``run_dir`` also has. Each key of the results is also an attribute.
+        The results, which are also in the file ``result.json`` in ``run_dir``. Each key is also an attribute.
 
     Raises:
         PlanRefusedError: the run would exceed ``memory``. The result of a finished earlier run is unchanged.
@@ -201,7 +201,7 @@ def resume(
         verbose: as for ``run``.
 
     Returns:
-        The results, which the file ``result.json`` in ``run_dir`` also has. Each key of the results is also an attribute.
+        The results, which are also in the file ``result.json`` in ``run_dir``. Each key is also an attribute.
 
     Raises:
         UsageError: there is no run here, it is not a run of a pipeline file, or its working directory is gone.
