@@ -148,7 +148,7 @@ class Partition:
         return depth
 
     def settled(self, rows: int, p: int | None) -> Partition:
-        """Return a copy with a number as ``rows``, if it is ``"auto"``, for a table of ``rows`` rows and p centers."""
+        """Return a copy in which the default number replaces ``"auto"``, for a table of so many rows and p centers."""
         if self.rows != "auto":
             return self
         each = max_full_kernel_rows(rows) if p is None else min(max(ROWS_PER_CENTER * p, MIN_LEAF_ROWS), MAX_LEAF_ROWS)

@@ -397,10 +397,10 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             features) or none. The choice has the smallest error on held-out rows of the sample. In ``KernelRegressor``,
             the kernel may also be the sum of a Laplace and a linear kernel. The search takes at most half as long as
             the training after it. If leaves are trained (see ``partition``), it takes at most twice as long as their
-            training. It may always take a few seconds, or half a minute if every row is a center. With fewer than 400
-            rows, it learns no metric. With fewer than 40 rows, there is no search. ``result_.report["kernel"]`` has the
-            result. To try bandwidths with scikit-learn's ``GridSearchCV``, name a kernel, and pass a grid such as
-            ``{"kernel__bandwidth": [1.0, 2.0]}``.
+            training. These limits do not apply to a search of a few seconds, or of half a minute if every row is a
+            center. With fewer than 400 rows, it learns no metric. With fewer than 40 rows, there is no search.
+            ``result_.report["kernel"]`` has the result. To try bandwidths with scikit-learn's ``GridSearchCV``, name a
+            kernel, and pass a grid such as ``{"kernel__bandwidth": [1.0, 2.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
             rows become centers, with a warning. None: with leaves (see ``partition``), every row of a leaf is a center.
             Without leaves, every row is a center if there are at most 10,000 rows, and the solver is ``Direct`` with a
