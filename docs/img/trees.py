@@ -10,8 +10,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from measurements import Compared, compared
 
 WIDTH, LEFT, RIGHT, TOP, LINE = 760, 110, 120, 58, 34
-LOW, HIGH = 0.7, 4.6
-TICKS = (0.75, 1, 1.5, 2, 3, 4)
+LOW, HIGH = 0.7, 6.0
+TICKS = (0.75, 1, 1.5, 2, 3, 4, 5)
 WON, LOST, TREES = "#0072b2", "#d55e00", "#999999"
 
 
