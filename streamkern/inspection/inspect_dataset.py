@@ -195,7 +195,7 @@ def inspect(
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
             memory.
         threads: threads of this process; by default, its number of cores.
-        resources: a ``Resources``, for another scheduler.
+        resources: a ``Resources``, to compute on a Dask cluster or in worker processes.
         storage_options: options for fsspec.
         read_options: for text tables, as for ``open_dataset``.
 

@@ -198,14 +198,15 @@ class Registry:
         return self.read(version, "model.zarr", read, user)
 
     def read(self, version: int | str | None, part: str, read: Callable[[Path], T], user: Sequence[object] = ()) -> T:
-        """Return the result of a function that reads a part of a version. Call it again if the champion was replaced.
+        """Return the result of a function that reads a part of a version.
 
         Args:
             version: the version's number; by default, the champion's.
             part: the name of a directory, such as ``profile.zarr``.
-            read: function called with the path of the directory, or of a temporary copy of it.
-            user: list of objects. A temporary copy is kept until these objects are garbage-collected. ``read`` may add
-                an object.
+            read: function called with the path of the directory, or of a temporary copy of it. It is called again
+                if the champion is replaced meanwhile.
+            user: list of the objects that use the files. A temporary copy is deleted when all of them are
+                garbage-collected. The function may append to the list.
         """
 
         def at(number: int) -> T:
@@ -242,8 +243,8 @@ class Registry:
     def lock(self, run_dir: Path | None = None) -> Iterator[None]:
         """Lock the registry, and repair unfinished work of killed processes.
 
-        The operating system releases the lock when the process ends. If the registry is not local, the run directory is
-        locked instead. This lock excludes only processes of this machine.
+        The operating system releases the lock when the process ends. If the registry is not local, the local
+        directory in which the new model is trained is locked instead. This lock excludes only processes of this machine.
 
         Args:
             run_dir: the run directory of training, if any.

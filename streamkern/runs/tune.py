@@ -227,7 +227,7 @@ def tune(
     have at most 1% more error, the smallest is chosen. Augmentations and sample weights are ignored.
 
     If the pipeline has no kernel, and there are enough rows, the same search for a kernel is made as in a run.
-    ``Tuning.search`` has its result. Ridges and numbers of centers are then tried with the kernel and metric of the
+    The attribute ``search`` of the returned ``Tuning`` has its result. Ridges and numbers of centers are then tried with the kernel and metric of the
     search. The chosen pipeline has no kernel either, so a run searches again, on its own rows.
 
     Args:
@@ -242,9 +242,9 @@ def tune(
         seed: seed of the subsample and its parts.
         memory: as for ``run``.
         threads: as for ``run``.
-        resources: a ``Resources``, for another scheduler.
+        resources: a ``Resources``, to compute on a Dask cluster or in worker processes.
         seconds: True predicts the time of a run with each number of centers.
-        prices: measured speed of the machine, for this prediction; by default, the speed that ``plan`` measured.
+        prices: measured speed of the machine, for this prediction; by default it is measured, as by ``plan``.
         on_trial: function called with the best trial of every kernel.
         verbose: 1 shows the trials on standard error; 0 shows nothing.
 

@@ -66,7 +66,8 @@ class AGOP:
     """Learn a metric for the distances in the kernel, by the method of the average gradient outer product.
 
     A metric weighs or rotates the features. It is learned in rounds. A round fits a model to a sample of the rows, and
-    computes the metric as the mean of g gᵀ over gradients g of the model. Centers are chosen afterwards.
+    computes the metric as the mean of g gᵀ over gradients g of the model. The centers of the final model are
+    chosen after the last round.
 
     Args:
         rounds: largest number of rounds. No further round is made when the error on held-out rows grows.

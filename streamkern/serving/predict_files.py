@@ -135,7 +135,7 @@ def predict(
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
             memory.
         threads: threads of this process; by default, its number of cores.
-        resources: a ``Resources``, for another scheduler.
+        resources: a ``Resources``, to compute on a Dask cluster or in worker processes.
         overwrite: replace existing predictions.
         storage_options: options for fsspec URLs of the data.
         read_options: for text tables, such as ``sk.read_options(delimiter=";", decimal=",")``.

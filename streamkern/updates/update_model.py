@@ -74,7 +74,7 @@ def update_model(
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
             memory.
         threads: threads of this process; by default, its number of cores.
-        resources: a ``Resources``, for another scheduler.
+        resources: a ``Resources``, to compute on a Dask cluster or in worker processes.
 
     Returns:
         A new model with its sums; ``model`` is unchanged.
