@@ -243,8 +243,8 @@ class Registry:
     def lock(self, run_dir: Path | None = None) -> Iterator[None]:
         """Lock the registry, and repair unfinished work of killed processes.
 
-        The operating system releases the lock when the process ends. If the registry is not local, the local
-        directory in which the new model is trained is locked instead. This lock excludes only processes of this machine.
+        The operating system releases the lock when the process ends. If the registry is not local, the local directory
+        in which the new model is trained is locked instead. This lock excludes only processes of this machine.
 
         Args:
             run_dir: the run directory of training, if any.

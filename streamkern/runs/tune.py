@@ -226,9 +226,10 @@ def tune(
     bandwidths have at most 1% more error, the nearest to the median distance is chosen. If several numbers of centers
     have at most 1% more error, the smallest is chosen. Augmentations and sample weights are ignored.
 
-    If the pipeline has no kernel, and there are enough rows, the same search for a kernel is made as in a run.
-    The attribute ``search`` of the returned ``Tuning`` has its result. Ridges and numbers of centers are then tried with the kernel and metric of the
-    search. The chosen pipeline has no kernel either, so a run searches again, on its own rows.
+    If the pipeline has no kernel, and there are enough rows, the same search for a kernel is made as in a run. The
+    attribute ``search`` of the returned ``Tuning`` has its result. Ridges and numbers of centers are then tried with
+    the kernel and metric of the search. The chosen pipeline has no kernel either, so a run searches again, on its own
+    rows.
 
     Args:
         data: a pipeline, or training rows. For rows, the pipeline has random rows as centers, and ``solver="auto"``.
