@@ -330,7 +330,7 @@ MAX_FULL_KERNEL_WORK = 20 * WORK_PER_SECOND
 take n r²/3. More rows of a leaf are worth more where targets have noise; leaves of half as many take a quarter."""
 MAX_LEAVES_SEARCH_WORK_RATIO = 2.0
 """Work of choosing one kernel for all leaves on a sample of their rows, at most, in multiples of that of their fits.
-With a tenth of it covtype has a sixth more errors, and the scores of its splits differ more (ADR 29)."""
+With a tenth of it covtype has a fifth more errors, and the scores of its splits differ more (ADR 29)."""
 MAX_LEAVES_WORK = 1200 * WORK_PER_SECOND
 """Work of leaves by default, at most: twenty minutes on two slow cores."""
 MIN_LEAF_METRIC_ROWS = 100

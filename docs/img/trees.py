@@ -10,7 +10,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from measurements import Compared, compared
 
 WIDTH, LEFT, RIGHT, TOP, LINE = 760, 110, 120, 58, 34
-LOW, HIGH = 0.7, 6.0
+FOUND = compared()
+LOW = 0.7
+HIGH = 1.1 * max((1 - each.score) / (1 - table.strongest.score) for table in FOUND for each in table.trees.values())
 TICKS = (0.75, 1, 1.5, 2, 3, 4, 5)
 WON, LOST, TREES = "#0072b2", "#d55e00", "#999999"
 
@@ -40,7 +42,7 @@ def line(each: Compared, y: float) -> list[str]:
 
 def picture() -> str:
     """Return the SVG: a line a table, from the largest win to the largest loss."""
-    found = sorted(compared(), key=lambda each: (1 - each.ours.score) / (1 - each.strongest.score))
+    found = sorted(FOUND, key=lambda each: (1 - each.ours.score) / (1 - each.strongest.score))
     height = TOP + LINE * len(found) + 40
     bottom = TOP + LINE * len(found) - 10
     parts = [

@@ -3,9 +3,10 @@
 A search in two parts. On few rows with few centers, for each norm, bandwidths are compared, and metrics of both kinds
 are learned at the best of them. The best of each norm, and of the better norm the best with a metric and without, are
 fitted to all rows of the subsample, where the best learns its metric further. They have every row that they are fitted
-to as a center where the fit will have: few centers want other bandwidths and metrics, and larger ridges. A metric has
-to beat none, a full one a diagonal one, and anything ``default_kernel``: by 1% of the squared error, and by more than
-the standard error of the difference. Bandwidths about that of the best are compared last, at finer steps of the ridge.
+to as a center where the fit is one model that has (for leaves a sample of more rows with few centers tells more): few
+centers want other bandwidths and metrics, and larger ridges. A metric has to beat none, a full one a diagonal one, and
+anything ``default_kernel``: by 1% of the squared error, and by more than the standard error of the difference.
+Bandwidths about that of the best are compared last, at finer steps of the ridge.
 
 The search takes at most half of the time of the fit that it is for (of leaves, twice that of their fits), or three
 seconds (half a minute where every row is a center), and at most two minutes. Work is counted on arrays of shapes at
@@ -347,8 +348,8 @@ def search_for(
     ``columns`` are those of the table: its categories have a weight of their metric each, whatever their levels.
     ``share`` bounds the work at nominal prices, as a part of that of the fit (of ``Logistic``, of that of ``Direct``),
     or ``MIN_SEARCH_WORK`` where that is more. By default it is ``MAX_SEARCH_SHARE``, and where every row is a center,
-    those of models of the search are centers, too, with at least ``MIN_FULL_KERNEL_SEARCH_WORK``. All leaves have more
-    rows than a sample: more of them, and fewer centers, tell more.
+    those of models of the search are centers, too, with at least ``MIN_FULL_KERNEL_SEARCH_WORK``. With a
+    ``share`` models have few centers, and the sample more rows.
     """
     d = cost_estimate.size.d
     size = replace(cost_estimate.size, slots=ASSUMED_THREADS, overlaps=True)
