@@ -144,7 +144,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A table whose headings are the names of its records' values, in their order, or the texts that replace them.
+    """A table whose headings are the names of its records' values, in their order.
 
     Args:
         file: of results.
@@ -164,9 +164,7 @@ class Recorded:
             [f"{Value(each[name]):{',' if isinstance(each[name], int) else spec[name]}}" for name in columns]
             for each in found
         ]
-        texts = REWORDED.get(f"{self.file}-{self.table}", {})
-        headings, *rows = [[texts.get(text, text) for text in line] for line in ([*columns], *rows)]
-        return f"{grid(headings, rows)}\n\n{source(self.file, table=self.table)}".replace("e-0", "e-")
+        return f"{grid([*columns], rows)}\n\n{source(self.file, table=self.table)}".replace("e-0", "e-")
 
 
 def alike(values: list[Any]) -> str:
@@ -176,72 +174,6 @@ def alike(values: list[Any]) -> str:
     texts = [repr(each) for each in flat if isinstance(each, float)]
     decimals = max((len(text.partition(".")[2]) for text in texts), default=0)
     return "g" if decimals > 4 or any("e" in text for text in texts) else f",.{decimals}f"
-
-
-REWORDED = {
-    "updates-costs": {
-        "fit, s": "fit, CPU s",
-        "1% more rows, s": "update with 1% more rows, CPU s",
-        "of the fit, %": "CPU time, update / fit, %",
-        "by the clock, %": "elapsed time, update / fit, %",
-        "1% forgotten: weights differ by": "1% of the rows forgotten: difference of weights",
-    },
-    "large-budgets": {
-        "as 1 GiB": "same as with 1 GiB",
-        "as 2 GiB": "same as with 2 GiB",
-        "as 4 GiB": "same as with 4 GiB",
-        "89.68% packed, a lead of 11,776": "89.68% packed, l = 11,776",
-        "60,000, every row: `--sides eigenpro2 --passes 5`": "60,000 (every row)",
-        "89.87% EigenPro 2": "89.87% `EigenPro2`, five passes",
-    },
-    "answers-logistic": {
-        "loss": "model",
-        "squares": "streamkern, least squares",
-        "`sk.Logistic()`": "streamkern, `sk.Logistic()`",
-        "processor s": "CPU s",
-    },
-    "answers-small-models": {
-        "test rows": "data",
-        "breast cancer (170 test rows)": "breast cancer, 170 test rows",
-        "digits (539)": "digits, 539 test rows",
-        "wine (53)": "wine, 53 test rows",
-        "Fashion-MNIST (10,000)": "Fashion-MNIST, 10,000 test rows",
-        "log loss": "log loss, streamkern",
-        "LightGBM's": "log loss, LightGBM",
-        "calibration error": "calibration error, streamkern",
-        "of LightGBM": "calibration error, LightGBM",
-    },
-    "answers-defaults": {
-        "rows to fit, to test": "data",
-        "adult (34,190 rows, 14,652 to test)": "adult, 34,190 rows to fit, 14,652 to test",
-        "covtype (60,000, 174,303)": "covtype, 60,000 rows to fit, 174,303 to test",
-        "Fashion-MNIST (60,000, 10,000)": "Fashion-MNIST, 60,000 rows to fit, 10,000 to test",
-        "Fashion-MNIST, test rows drawn (49,000, 21,000)": (
-            "Fashion-MNIST split at random, 49,000 rows to fit, 21,000 to test"
-        ),
-        "log loss": "log loss, streamkern",
-        "LightGBM's": "log loss, LightGBM",
-        "calibration error": "calibration error, streamkern",
-        "by chance": "calibration error, by chance",
-        "of LightGBM": "calibration error, LightGBM",
-        "accuracy, %": "accuracy, streamkern, %",
-        "LightGBM, %": "accuracy, LightGBM, %",
-    },
-    "answers-intervals": {
-        "90% intervals": "data",
-        "inside, %": "coverage, %",
-        "least fifth, %": "smallest coverage of a fifth, %",
-        "most, %": "largest coverage of a fifth, %",
-        "LightGBM: inside, %": "coverage, LightGBM, %",
-        "width": "mean width, LightGBM",
-    },
-    "answers-memory": {
-        "`predict --interval`": "`predict --interval`, MiB",
-        "`evaluate`, classes": "`evaluate`, classifier, MiB",
-        "`evaluate`, values": "`evaluate`, regressor, MiB",
-    },
-}
-"""Texts of pages in place of names and texts in files of results, by the name of the block."""
 
 
 # ------------------------------------------------------------------------------------------------------------ tables

@@ -1,4 +1,4 @@
-"""Probabilities and intervals beside LightGBM, all with defaults: ``python -m tests.benchmarks.calibration [name
+"""Probabilities and intervals beside LightGBM, all with defaults: ``python -m tests.benchmarks.answers [name
 ...]``.
 
 Classes: log loss, expected calibration error (15 bins), what that is by chance on as many rows where probabilities are
@@ -66,10 +66,14 @@ THREADS = int(os.environ.get("ANSWERS_THREADS", "2"))
 
 MODELS = ("streamkern", "with AGOP", "logistic", "LightGBM")
 
-LOSSES = {"streamkern": "squares", "logistic": "`sk.Logistic()`", "LightGBM": "LightGBM"}
+LOSSES = {
+    "streamkern": "streamkern, least squares",
+    "logistic": "streamkern, `sk.Logistic()`",
+    "LightGBM": "LightGBM",
+}
 TITLES = {
     "fashion": "Fashion-MNIST",
-    "fashion drawn": "Fashion-MNIST, test rows drawn",
+    "fashion drawn": "Fashion-MNIST split at random",
     "casp": "CASP",
     "diamonds": "diamonds, log price",
     "flights": "flights, minutes late",
@@ -181,9 +185,9 @@ def recorded(
     if logistic:
         return [
             {
-                "table": "logistic", "data": title, "loss": loss, "log loss": of(who, "log loss", 4),
+                "table": "logistic", "data": title, "model": loss, "log loss": of(who, "log loss", 4),
                 "calibration error": of(who, "calibration error", 3), "accuracy, %": of(who, "accuracy", 1, 100),
-                "processor s": of(who, "seconds", 1),
+                "CPU s": of(who, "seconds", 1),
             }
             for who, loss in LOSSES.items() if who in found
         ]  # fmt: skip
@@ -192,27 +196,33 @@ def recorded(
     if centers:
         return [
             {
-                "table": "small-models", "test rows": f"{title} ({test_rows:,})",
-                "log loss": of("streamkern", "log loss", 3), "LightGBM's": of("LightGBM", "log loss", 3),
-                "calibration error": of("streamkern", "calibration error", 3),
-                "of LightGBM": of("LightGBM", "calibration error", 3),
+                "table": "small-models", "data": f"{title}, {test_rows:,} test rows",
+                "log loss, streamkern": of("streamkern", "log loss", 3),
+                "log loss, LightGBM": of("LightGBM", "log loss", 3),
+                "calibration error, streamkern": of("streamkern", "calibration error", 3),
+                "calibration error, LightGBM": of("LightGBM", "calibration error", 3),
             }
         ]  # fmt: skip
     return [
         {
-            "table": "defaults", "rows to fit, to test": f"{title} ({rows:,}, {test_rows:,})",
-            "log loss": of("streamkern", "log loss", 4), "LightGBM's": of("LightGBM", "log loss", 4),
-            "calibration error": of("streamkern", "calibration error", 4),
-            "by chance": of("streamkern", "by chance", 4), "of LightGBM": of("LightGBM", "calibration error", 4),
-            "accuracy, %": of("streamkern", "accuracy", 1, 100), "LightGBM, %": of("LightGBM", "accuracy", 1, 100),
+            "table": "defaults", "data": f"{title}, {rows:,} rows to fit, {test_rows:,} to test",
+            "log loss, streamkern": of("streamkern", "log loss", 4),
+            "log loss, LightGBM": of("LightGBM", "log loss", 4),
+            "calibration error, streamkern": of("streamkern", "calibration error", 4),
+            "calibration error, by chance": of("streamkern", "by chance", 4),
+            "calibration error, LightGBM": of("LightGBM", "calibration error", 4),
+            "accuracy, streamkern, %": of("streamkern", "accuracy", 1, 100),
+            "accuracy, LightGBM, %": of("LightGBM", "accuracy", 1, 100),
         }
     ]  # fmt: skip
 
 
 def values(name: str, parts: list[tuple[Any, ...]], centers: int, models: Sequence[str]) -> dict[str, Any]:
     """One line for each model: means over splits. Returns a line of docs/results."""
-    record: dict[str, Any] = {"table": "intervals", "90% intervals": TITLES.get(name, name)}
-    record |= dict.fromkeys(("inside, %", "least fifth, %", "most, %", "mean width", "LightGBM: inside, %", "width"))
+    record: dict[str, Any] = {"table": "intervals", "data": TITLES.get(name, name)}
+    ours = ("coverage, %", "smallest coverage of a fifth, %", "largest coverage of a fifth, %", "mean width")
+    theirs = ("coverage, LightGBM, %", "mean width, LightGBM")
+    record |= dict.fromkeys((*ours, *theirs))
     lines: dict[str, list[list[float]]] = {}
     for X, y, X_test, y_test in parts:
         start = time.process_time()
@@ -238,9 +248,9 @@ def values(name: str, parts: list[tuple[Any, ...]], centers: int, models: Sequen
         print(f"{name:<16}{who:<12}{inside:>10.3f}{least:>9.3f}{most:>9.3f}{width:>10.4g}{took:>9.1f}", flush=True)
         share, low, high = (round(float(100 * each), 1) for each in (inside, least, most))
         if who == "LightGBM":
-            record |= {"LightGBM: inside, %": share, "width": f"{width:.3g}"}
+            record |= zip(theirs, (share, f"{width:.3g}"), strict=True)
         else:
-            record |= {"inside, %": share, "least fifth, %": low, "most, %": high, "mean width": f"{width:.3g}"}
+            record |= zip(ours, (share, low, high, f"{width:.3g}"), strict=True)
     return record
 
 

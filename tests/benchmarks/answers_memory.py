@@ -25,9 +25,9 @@ from tests.benchmarks.results import add_results, add_run
 CHUNK, COLUMNS = 50_000, 4
 TITLES = {
     "predict --probabilities": "`predict --probabilities`, MiB",
-    "predict --interval": "`predict --interval`",
-    "evaluate, classes": "`evaluate`, classes",
-    "evaluate, values": "`evaluate`, values",
+    "predict --interval": "`predict --interval`, MiB",
+    "evaluate, classes": "`evaluate`, classifier, MiB",
+    "evaluate, values": "`evaluate`, regressor, MiB",
 }
 """Commands, and their names in docs/results."""
 

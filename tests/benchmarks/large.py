@@ -169,9 +169,9 @@ def recorded(p: int | str, cells: dict[str, dict[str, Any] | None]) -> dict[str,
             how, *lead = found["how"].split()
             text = f"{found['accuracy']:.2f}% {how}"
             if lead and isinstance(p, int) and int(lead[0]) < packed_lead(p, None):
-                text += f", a lead of {int(lead[0]):,}"
+                text += f", l = {int(lead[0]):,}"
         same = first.setdefault(text, memory)
-        line[named(memory)] = text if not found or same == memory else f"as {named(same)}"
+        line[named(memory)] = text if not found or same == memory else f"same as with {named(same)}"
     return line
 
 
@@ -213,7 +213,7 @@ def main(arguments: list[str] | None = None) -> None:
                 cells[memory] = found = line(side, p, memory, args)
                 if side == "auto" and found:
                     automatic.append((p, memory, float(found["accuracy"])))
-            every = f"{p:,}, every row: `--sides {side} --passes {args.passes}`"
+            every = f"{p:,} (every row), {args.passes} passes"
             if side in RECORDED:
                 lines.append(recorded(every if side in EVERY_ROW else p, cells))
     if automatic:

@@ -83,11 +83,11 @@ def main() -> None:
         print(f"  predictions by {off:.1e} standard deviations; sums take {found.model_.sums.nbytes / 2**20:.1f} MiB")
         size = f"{n // 10**6} million" if n % 10**6 == 0 else f"{n:,}"
         line = {"table": "costs", "rows, kernel": f"{size}, {name}" + ", float64" * (options.dtype == "float64")}
-        line |= {"fit, s": round(fit_cpu, 1), "1% more rows, s": round(add_cpu, 2)}
-        line |= {"of the fit, %": round(100 * add_cpu / fit_cpu, 1)}
-        line |= {"by the clock, %": round(100 * add_clock / fit_clock, 1)}
+        line |= {"fit, CPU s": round(fit_cpu, 1), "update with 1% more rows, CPU s": round(add_cpu, 2)}
+        line |= {"CPU time, update / fit, %": round(100 * add_cpu / fit_cpu, 1)}
+        line |= {"elapsed time, update / fit, %": round(100 * add_clock / fit_clock, 1)}
         off = np.linalg.norm(a - b) / np.linalg.norm(b)
-        measured.append(line | {"1% forgotten: weights differ by": float(f"{off:.1e}")})
+        measured.append(line | {"1% of the rows forgotten: difference of weights": float(f"{off:.1e}")})
     add_run(options.results, measured)
     million = 1_000_000
     for p in (500, 1000, 2000, 5000, 8000):
