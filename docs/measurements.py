@@ -679,11 +679,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
             "peak memory": "{peak_mib} MiB",
         },
     ),
-    "eigensystem": Sentence(
-        "eigensystem",
-        "The top {pairs} pairs of {rows:,} rows take {ours:.2f} of the processor's time of all pairs by LAPACK, whose "
-        "own top {pairs} take {lapack_top:.2f}",
-    ),
     "slopes": Sentence("slopes", "{size} {all:.2f} and {last:.2f}", head="Over all sizes and the last two: "),
     "first-run": Table(
         "first_run",

@@ -134,10 +134,6 @@ class CountingEngine(HostEngine):
         self.counts.add("matrix", 1.0 * len(R) * B.size)
         return super().triangular_solve(R, B, lower=lower, transposed=transposed)
 
-    def top_eigenpairs(self, K: Array, k: int, floor: float) -> tuple[Array, Array]:
-        self.counts.add("eigen", eigh(len(K)) * K.dtype.itemsize / 8)
-        return super().top_eigenpairs(K, k, floor)
-
     def eigh(self, A: Array, B: Array | None = None, top: int | None = None) -> tuple[Array, Array]:
         self.counts.add("eigen", eigh(len(A)))
         return super().eigh(A, B, top)

@@ -35,8 +35,7 @@ from streamkern.formats import ArraySource
 from streamkern.kernels import feature_map_from_json, kernel_from_json
 from streamkern.kernels.base import Sum
 from streamkern.papers.lanczos import speedup_ratio
-from streamkern.precondition.eigensystem import top_eigensystem
-from streamkern.precondition.randomized_svd import randomized_eigensystem
+from streamkern.precondition.eigensystem import randomized_eigensystem, top_eigensystem
 from streamkern.registry.promotion_gate import Gate
 from streamkern.runs.solution_spectrum import effective_dimension, rayleigh_quotient
 from streamkern.storage.serialize import unflatten

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from streamkern.cpu import fused_predict, int16_factor, lapack
+from streamkern.cpu import fused_predict, int16_factor
 from streamkern.cpu.alignment import aligned_rows
 from streamkern.cpu.elementwise import CompiledLoops
 from streamkern.cpu.gemm import Factor, inner, pack, packed_bytes
@@ -154,9 +154,6 @@ class HostEngine(TiledAlgebra):
 
     def packed_product(self, W: Any, B: Array) -> Array:
         return int16_factor.packed_product(W, B, self.parallel)
-
-    def whole_eigenpairs(self, K: Array, k: int) -> tuple[Array, Array]:
-        return lapack.top_eigenpairs(np.ascontiguousarray(K), k)
 
 
 def _buffer(basis: Basis) -> Array:

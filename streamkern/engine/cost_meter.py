@@ -30,7 +30,6 @@ from streamkern.engine.base import (
     TaskRunner,
 )
 from streamkern.engine.elementwise import Loops
-from streamkern.engine.krylov_eigenpairs import is_cheaper, space
 from streamkern.engine.operation_counts import eigh
 from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.quantised_factor import PANEL, PackedFactor, padded
@@ -329,18 +328,6 @@ class MeterEngine(Engine):
     def mirror(self, A: Array) -> Array:
         self.meter.count("numbers", A.size)
         return A
-
-    def top_eigenpairs(self, K: Array, k: int, floor: float) -> tuple[Array, Array]:
-        s = len(K)
-        self.meter.count("eigen", eigh(s) * K.dtype.itemsize / 8)
-        if is_cheaper(s, k):
-            step, size = space(k)
-            widened = 0 if K.dtype == np.float64 else s * s * 8
-            held = widened + 2 * s * size * 8 + 4 * s * step * 8 + 4 * size * size * 8 + 3 * s * k * 8
-        else:
-            held = s * s * K.dtype.itemsize + 26 * s * 8
-        with self.meter.scratch(held):
-            return self._new((k,), K.dtype), self._new((s, k), K.dtype)
 
     def eigh(self, A: Array, B: Array | None = None, top: int | None = None) -> tuple[Array, Array]:
         n = len(A)

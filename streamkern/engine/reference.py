@@ -26,7 +26,6 @@ from streamkern.engine.base import (
 )
 from streamkern.engine.device import Device
 from streamkern.engine.elementwise import Loops
-from streamkern.engine.krylov_eigenpairs import is_cheaper, krylov_eigenpairs
 from streamkern.engine.packed_triangle import cuts, packed_panels
 from streamkern.engine.quantised_factor import PANEL, PackedFactor, panel_product, quantised
 from streamkern.errors import NumericalError
@@ -479,21 +478,6 @@ class Engine:
         """Copy the lower triangle of A to the upper, in place."""
         A[...] = np.tril(A) + np.tril(A, -1).T
         return A
-
-    def top_eigenpairs(self, K: Array, k: int, floor: float) -> tuple[Array, Array]:
-        """Return top k eigenpairs of symmetric K (s, s), ascending: values (m,), vectors (s, m); m < k if not finite.
-
-        If k is far below s, they are Ritz pairs on a Krylov space, whose residuals are at most a hundredth of each
-        eigenvalue above the share ``floor`` of the largest.
-        """
-        found = krylov_eigenpairs(K.astype(np.float64, copy=False), k, floor) if is_cheaper(len(K), k) else None
-        return self.whole_eigenpairs(K, k) if found is None else found
-
-    def whole_eigenpairs(self, K: Array, k: int) -> tuple[Array, Array]:
-        """Return top k eigenpairs from a reduction of the whole matrix; none if it is not finite."""
-        if not np.isfinite(K).all():
-            return np.empty(0), np.empty((len(K), 0))
-        return self.eigh(K, top=k)
 
     def eigh(self, A: Array, B: Array | None = None, top: int | None = None) -> tuple[Array, Array]:
         """Return eigenpairs of symmetric A, or of A v = λ B v, ascending; only the largest ``top`` if given."""

@@ -25,7 +25,7 @@ from streamkern.engine import Engine
 from streamkern.engine.packed_triangle import cuts
 from streamkern.errors import NumericalError
 from streamkern.kernels import Expansion
-from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
+from streamkern.precondition.eigensystem import Eigensystem, product_with, top_eigensystem
 from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, measure
 from streamkern.types import Array
 
@@ -227,7 +227,7 @@ def center_eigensystem(
         V = engine.values(expansion.head(s), expansion.Z, engine.right_factor(U.T).times).astype(np.float64)
     else:
         V = engine.product(K[:, :s], U).astype(np.float64)
-        product = lambda V: engine.product(K, V.astype(K.dtype)).astype(np.float64)  # noqa: E731
+        product = product_with(K, engine)
     for _ in range(2):  # twice: the first time leaves rounding errors of the condition number
         gram = np.linalg.cholesky(engine.product_t(V, V))
         V = engine.product(V, np.linalg.inv(gram).T.copy())

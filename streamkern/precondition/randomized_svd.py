@@ -9,67 +9,13 @@ Eigenvalues of the covariance, a mean over rows, estimate those of all n rows wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from streamkern.cpu import default_engine
-from streamkern.defaults import OVERSAMPLING, SVD_PRODUCTS
-from streamkern.engine import Engine
-from streamkern.errors import NumericalError, UsageError
 from streamkern.precondition.eigensystem import Eigensystem
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
-
-
-def randomized_eigensystem(
-    product: Callable[[Array], Array],
-    size: int,
-    q: int,
-    engine: Engine | None = None,
-    *,
-    seed: int = 0,
-    floor: float = 0.0,
-) -> Eigensystem:
-    """Return the top q < size eigenpairs of H, given by its products, and the next; fewer if others are below a floor.
-
-    Subspace iteration from normal random vectors (Halko, Martinsson & Tropp 2011, algorithm 4.4), then Rayleigh and
-    Ritz: exact if q + 21 vectors span the space, else Ritz values are at most the eigenvalues. Takes 3 arrays of (size,
-    q + 21) float64.
-
-    ``product`` maps V to H V, (size, k), float64, for H symmetric positive semi-definite. ``floor`` is the share of λ_1
-    below which eigenvalues are rounding errors. ``NumericalError`` if no eigenvalue is positive.
-    """
-    if not 1 <= q < size:
-        raise UsageError(
-            f"{q} eigenpairs of a matrix of size {size} were requested.", where="q", expected=f"1 to {size - 1}"
-        )
-    k, engine = min(size, q + 1 + OVERSAMPLING), engine or default_engine()
-    Y = engine.normal((size, k), "randomised svd", seed)
-    for _ in range(SVD_PRODUCTS):
-        Q, _ = np.linalg.qr(Y)
-        Y = product(Q)
-    B = Q.T @ Y
-    if engine.decide(~np.isfinite(B).all(), bound=False):
-        raise NumericalError(
-            "The covariance of the features is not finite.",
-            where="eigensystem",
-            expected="finite features",
-            remedy="scale the features, or compute in float64",
-        )
-    values, vectors = np.linalg.eigh((B + B.T) / 2)
-    values, vectors = values[::-1], vectors[:, ::-1]
-    least = max(floor, np.finfo(np.float64).eps * size) * float(values[0])
-    rank = engine.count(values[:q] > least)
-    if rank == 0:
-        raise NumericalError(
-            "The covariance of the features has no positive eigenvalue.",
-            where="eigensystem",
-            expected="features that are not all 0",
-            remedy="check the parameters of the kernel or of the feature map against the data",
-        )
-    return Eigensystem(values[:rank].copy(), Q @ vectors[:, :rank], max(float(values[rank]), least))
 
 
 @serializable

@@ -23,9 +23,9 @@ from streamkern.engine import Engine
 from streamkern.errors import UsageError, require_counts, require_ridge, require_step
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
-from streamkern.precondition.eigensystem import Eigensystem
+from streamkern.precondition.eigensystem import Eigensystem, randomized_eigensystem
 from streamkern.precondition.nystrom import StepSize, measure, with_halved_step
-from streamkern.precondition.randomized_svd import RandomizedSVD, randomized_eigensystem, theorem_1
+from streamkern.precondition.randomized_svd import RandomizedSVD, theorem_1
 from streamkern.solvers.base import Iteration, Problem, Solver
 from streamkern.solvers.batch_size import average, default_batch, measured_rows, passes_of, weighted_size
 from streamkern.solvers.contributions import Gradient
@@ -93,6 +93,7 @@ class EigenPro1(Solver):
             engine,
             seed=self.seed,
             floor=10.0 * float(np.finfo(basis.dtype).eps),
+            name="covariance of the features",
         )
         hessian = Eigensystem(eigensystem.values + self.ridge, eigensystem.vectors, eigensystem.tail + self.ridge)
         preconditioner = RandomizedSVD(hessian, self.tau)

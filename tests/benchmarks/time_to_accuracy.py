@@ -1,10 +1,9 @@
 """Seconds from a cold start to a test accuracy on Fashion-MNIST, against published methods and scikit-learn.
 
     python -m tests.benchmarks.time_to_accuracy [--centers 5000] [--accuracy 0.863 0.875] [--sides ...] [--repeats 1]
-    python -m tests.benchmarks.time_to_accuracy --eigensystem
 
 Each side is a process of its own that imports, reads the images, sets up and trains; evaluation on the test images is
-not counted; the peak of its resident memory is. Methods of minibatches are looked at eight times a pass. Sides take
+not counted; the peak of its resident memory is. Methods of minibatches are looked at sixteen times a pass. Sides take
 turns. The baselines are plain NumPy and SciPy, everything in memory: ``published`` is
 ``tests.references.eigenpro3``, inexact projection (Algorithm 2 of Abedsoltan et al. 2023) with the
 settings of the released code (s = 5,000, q = 500, two projection epochs), ``tuned`` the same with the strongest
@@ -14,9 +13,6 @@ with the Laplace kernel of bandwidth 20. ``nystroem`` is scikit-learn's Nystroem
 RBFSampler and SGDClassifier, both with a Gaussian kernel, against ``streamkern-gaussian``, whose solver is what
 ``solver="auto"`` stands for at that size and whose centers are those of ``nystroem``. ``--epochs`` are passes of the
 baselines, twice as many of conjugate gradients; ``--passes`` those of EigenPro here. Every repeat draws other centers.
-
-``--eigensystem``: the top 400 eigenpairs of a kernel matrix of 4,000 rows against all of them by LAPACK, and against
-LAPACK's own top 400, one thread each, by the clock of the processor.
 """
 
 from __future__ import annotations
@@ -42,7 +38,7 @@ BASELINES: dict[str, dict[str, Any]] = {
 SIDES = (
     "streamkern", "streamkern-cg", *BASELINES, "eigenpro2", "cg", "streamkern-gaussian", "nystroem", "rbfsampler"
 )  # fmt: skip
-LOOKS = 8  # evaluations a pass: half a second apart here
+LOOKS = 16  # evaluations a pass: a quarter of a second apart here
 GAMMA = 0.02  # of the Gaussian kernel exp(−γ ‖x − z‖²), on pixels in [0, 1]
 RIDGE = 1e-7  # λ of the conjugate gradients, times n
 FOLDER = Path("/usr/share/datasets/fashion-mnist")
@@ -54,12 +50,10 @@ def ours(side: str, centers: int, epochs: int, passes_here: int, seed: int, bega
 
     import streamkern as sk
     from streamkern.centers import CenterSet
-    from streamkern.costs.dry_run import ProblemSize
     from streamkern.data.row_order import Assembly
     from streamkern.data.targets import Classes
     from streamkern.evaluation.score import score
     from streamkern.execute.threads_executor import ThreadsExecutor
-    from streamkern.fitting.solver_choice import choose_solver
     from streamkern.runs import load_pipeline
     from streamkern.solvers import Checkpoint, Problem, train
     from streamkern.sweep import gather
@@ -69,6 +63,9 @@ def ours(side: str, centers: int, epochs: int, passes_here: int, seed: int, bega
     kernel = sk.Gaussian((2 * GAMMA) ** -0.5) if side == "streamkern-gaussian" else job.kernel
     solver: Any = sk.Falkon(epochs=2 * epochs) if side == "streamkern-cg" else sk.EigenPro(epochs=passes_here)
     if side == "streamkern-gaussian":
+        from streamkern.costs.dry_run import ProblemSize
+        from streamkern.fitting.solver_choice import choose_solver
+
         solver = choose_solver(ProblemSize(60_000, centers, 784, 10, 4, 4, 1, None)).solver
     passes: list[tuple[float, float]] = []
     with ThreadsExecutor() as executor:
@@ -217,37 +214,6 @@ def scikit(side: str, centers: int, seed: int, began: float) -> dict[str, Any]:
     return {"setup": ready, "passes": [(right / len(X_test), spent)]}
 
 
-def eigensystem(s: int = 4000, q: int = 400, rounds: int = 3) -> None:
-    """Print what the set-up's eigenpairs take."""
-    import numpy as np
-    import scipy.linalg
-    from threadpoolctl import threadpool_limits
-
-    import streamkern as sk
-    from streamkern.precondition.eigensystem import top_eigensystem
-
-    X = images()[0]
-    K = sk.Laplace(20.0)(X[np.random.default_rng(0).choice(len(X), s, replace=False)].astype(np.float64))
-    sides: dict[str, Any] = {
-        "streamkern": lambda: top_eigensystem(K, q),
-        "LAPACK, all": lambda: scipy.linalg.eigh(K, check_finite=False),
-        "LAPACK, top": lambda: scipy.linalg.eigh(K, subset_by_index=(s - q - 1, s - 1), check_finite=False),
-    }
-    found: dict[str, list[float]] = {name: [] for name in sides}
-    with threadpool_limits(1, user_api="blas"):
-        for _ in range(rounds):
-            for name, run in sides.items():
-                start = time.process_time()
-                run()
-                found[name].append(time.process_time() - start)
-    for name, seconds in found.items():
-        ratios = [a / b for a, b in zip(seconds, found["LAPACK, all"], strict=True)]
-        print(
-            f"s = {s:,}, q = {q}: {name:12} {statistics.median(seconds):6.2f} s, {statistics.median(ratios):.2f} "
-            f"({min(ratios):.2f} to {max(ratios):.2f}) of all by LAPACK"
-        )
-
-
 def run_side(options: argparse.Namespace) -> None:
     """This process is one side: print what it took as JSON."""
     began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + _process_start()
@@ -269,14 +235,10 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=["streamkern", *BASELINES])
-    parser.add_argument("--eigensystem", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--side")
     parser.add_argument("--results", type=Path, help="add this run to a file of docs/results")
     options = parser.parse_args()
-    if options.eigensystem:
-        eigensystem()
-        return
     if options.side:
         run_side(options)
         return

@@ -97,7 +97,6 @@ VERBS: dict[str, Any] = {
         np.tril(SPD).astype(t), np.tile(V, (1, 5)), lower=True
     ),
     "mirror": lambda e, k, t: e.mirror(np.tril(SPD)),
-    "top_eigenvalues": lambda e, k, t: e.top_eigenpairs(SPD.copy(), 4, 0.0)[0],
     "eigh": lambda e, k, t: e.eigh(SPD, top=3)[0],
     "top_eigenvalue": lambda e, k, t: np.array(e.top_eigenvalue(lambda v: SPD @ v, P)),
     "pivoted_qr": lambda e, k, t: np.abs(e.pivoted_qr(W)[1]),

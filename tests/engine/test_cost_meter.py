@@ -107,7 +107,7 @@ def test_the_documented_table_is_what_the_command_measures():
     assert run["values"] == costs.costs(60_000, 5000, 784, 10, 3)
 
 
-FORWARDED = {"imap", "multiplier", "manhattan", "slopes", "inverse_factor", "whole_eigenpairs"}
+FORWARDED = {"imap", "multiplier", "manhattan", "slopes", "inverse_factor"}
 """Methods of an engine that only its own methods call."""
 
 FREE = {"place", "place_projection", "project", "resident", "moved", "spd_solve"}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from streamkern.precondition.eigensystem import top_eigensystem
-from streamkern.precondition.randomized_svd import RandomizedSVD, randomized_eigensystem, theorem_1
+from streamkern.precondition.eigensystem import randomized_eigensystem, top_eigensystem
+from streamkern.precondition.randomized_svd import RandomizedSVD, theorem_1
 from streamkern.rng import generator
 
 
