@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import re
 import resource
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psutil
 
@@ -70,7 +71,7 @@ def machine_memory() -> int:
 
 
 def release_free_memory() -> None:
-    """Hand memory that is free inside the process back to the system: between stages whose arrays differ in size."""
+    """Hand memory that the process does not need back to the system: between stages whose arrays differ in size."""
     if not getattr(_thread, "keeps", False):
         _trim()
 
@@ -95,6 +96,21 @@ def _trim() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it; other C libraries keep less
     if trim is not None:
         trim(0)
+    if "llvmlite" in sys.modules:
+        _unmap_code("libllvmlite.so")
+
+
+def _unmap_code(library: str) -> None:
+    """Unmap the code of a library, whose pages stay in the system's cache and are mapped again when they are called.
+
+    The constructors of LLVM, called once, map 50 MiB, which Dask and schedulers count as memory of each process.
+    """
+    with suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:  # only Linux has it
+        for line in maps:
+            span, access, *_ = line.split(maxsplit=2)
+            if "x" in access and line.rstrip().endswith(library):
+                first, last = (int(end, 16) for end in span.split("-"))
+                ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
 
 
 def share_heap() -> None:

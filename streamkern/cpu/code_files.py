@@ -20,6 +20,8 @@ import llvmlite.binding as llvm
 import numba
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
+from numba.core.environment import Environment
+from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
 from streamkern.storage.atomic_writes import staged
@@ -90,11 +92,20 @@ class StoredCode(NullCache):  # type: ignore[misc]
         self._path = path
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        target_context.refresh()
+        rtsys.initialize(target_context)  # all that code needs to run; what Numba needs to compile stays unloaded
         return CompileResult._rebuild(target_context, *pickle.loads(self._path.read_bytes()))
 
 
 def write_code(path: Path, compiled: Any) -> None:
-    """Write a compile result as Numba's own cache does."""
+    """Write a compile result as Numba's own cache does, without the modules and texts that only a compiler needs."""
+    *code, _annotations, initialisers, environments = compiled._reduce()
     with staged(path, parents=True, sync=False) as staging:
-        staging.write_bytes(dumps(compiled._reduce()))
+        staging.write_bytes(dumps((*code, "", initialisers, tuple(_without_module(each) for each in environments))))
+
+
+def _without_module(environment: Any) -> Environment:
+    """Return an environment of compiled code with its constants; its module's names are for interpreted code."""
+    found = Environment({"__name__": "builtins"})
+    found.env_name = environment.env_name
+    found.consts.extend(environment.consts)
+    return found

@@ -55,6 +55,45 @@ def test_code_of_a_file_has_the_bits_of_code_compiled_here(norms: compiled.Loop,
     assert np.array_equal(norms_of(norms), expected)
 
 
+LOADED = """
+import re, sys
+from pathlib import Path
+import numpy as np
+from streamkern.cpu import code_files, compiled, loops
+from streamkern.memory import release_free_memory
+
+compiled.find_code = lambda name: code_files.find_code(name, Path(sys.argv[1]))
+compiled.Loop._from_cache = None
+X = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+
+def norms():
+    out = np.empty(3, np.float32)
+    loops.row_norms(X, out)
+    return out
+
+def mapped():
+    maps = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.M)
+    return sum(int(re.search(r"Rss: *(\\d+)", each)[1]) for each in maps if "libllvmlite.so" in each)
+
+first, before = norms(), mapped()
+release_free_memory()
+after = mapped()
+assert np.array_equal(norms(), first) and np.array_equal(first, np.square(X).sum(axis=1)), first
+compiling = {"numba.np.arrayobj", "numba.cpython.unicode", "numba.typed.typeddict"} & set(sys.modules)
+assert not compiling, compiling
+assert after < 0.7 * before, (before, after)
+import numba
+assert numba.njit(lambda x: x.sum())(X) == X.sum()  # code is compiled afterwards, too
+"""
+
+
+@own_level
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="Linux only")
+def test_a_process_that_loads_code_holds_no_compiler(norms: compiled.Loop, tmp_path: Path):
+    """Modules that compile are not imported, and the code of LLVM is unmapped with the memory that is free."""
+    subprocess.run([sys.executable, "-c", LOADED, str(tmp_path)], check=True)
+
+
 @own_level
 def test_a_damaged_file_is_not_used(norms: compiled.Loop, tmp_path: Path):
     (file,) = tmp_path.glob("*/*")
