@@ -221,15 +221,16 @@ def tune(
     """Choose bandwidth, ridge and number of centers for a data set, by trials on a subsample.
 
     The subsample is divided into two parts. Models are fitted to the first part, by normal equations, and scored on the
-    second part. Bandwidths are multiples of the median distance between rows: first six are tried, then two next to the
-    best. The bandwidth of the pipeline is tried too. In general, the choice has the smallest squared error. If several
-    bandwidths have at most 1% more error, the nearest to the median distance is chosen. If several numbers of centers
-    have at most 1% more error, the smallest is chosen. Augmentations and sample weights are ignored.
+    second part. Six bandwidths are tried, which are multiples of the median distance between rows. Then two bandwidths
+    next to the best are tried. The bandwidth of the pipeline is tried too. In general, the choice has the smallest
+    squared error. If several bandwidths have at most 1% more error, the nearest to the median distance is chosen. If
+    several numbers of centers have at most 1% more error, the smallest is chosen. Augmentations and sample weights are
+    ignored.
 
-    If the pipeline has no kernel, and there are enough rows, the same search for a kernel is made as in a run. The
-    attribute ``search`` of the returned ``Tuning`` has its result. Ridges and numbers of centers are then tried with
-    the kernel and metric of the search. The chosen pipeline has no kernel either, so a run searches again, on its own
-    rows.
+    If the pipeline has no kernel, ``tune`` searches for one as ``run`` does, unless there are fewer than 40 rows. The
+    attribute ``search`` of the returned ``Tuning`` has the result. Ridges and numbers of centers are then tried with
+    the kernel and metric of the search. The attribute ``pipeline`` of the ``Tuning`` still has no kernel, so a run of
+    it searches again, on its own rows.
 
     Args:
         data: a pipeline, or training rows. For rows, the pipeline has random rows as centers, and ``solver="auto"``.
@@ -245,7 +246,7 @@ def tune(
         threads: as for ``run``.
         resources: a ``Resources``, to compute on a Dask cluster or in worker processes.
         seconds: True predicts the time of a run with each number of centers.
-        prices: measured speed of the machine, for this prediction; by default it is measured, as by ``plan``.
+        prices: speed of the machine, from which seconds are predicted. By default it is measured, as by ``plan``.
         on_trial: function called with the best trial of every kernel.
         verbose: 1 shows the trials on standard error; 0 shows nothing.
 

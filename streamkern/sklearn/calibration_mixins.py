@@ -81,12 +81,12 @@ class RegressorCalibrationMixin:
     _outputs: Callable[..., Array]
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> Array:
-        """Return ends of intervals that contain the target with probability ``coverage``: shape (n, 2) or (n, c, 2).
+        """Return ends of intervals that contain the target with probability ``coverage``: shape (n, 2).
 
-        Intervals are learned from rows that the model was not fitted to. These are the ``validation`` rows, or with the
-        solver ``Direct``, training rows that are left out one at a time. The coverage holds on average over rows like
-        the training rows, even for a bad model (split conformal prediction). Intervals are wider for rows with larger
-        expected errors.
+        For c targets, the shape is (n, c, 2). Intervals are learned from rows that the model was not fitted to. These
+        are the ``validation`` rows. Without them, the solver ``Direct`` leaves out training rows one at a time. The
+        coverage holds on average over rows like the training rows, even for a bad model (split conformal prediction).
+        Intervals are wider for rows with larger expected errors.
 
         Args:
             X: as in ``predict``.

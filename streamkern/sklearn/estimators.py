@@ -169,8 +169,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             sample_weight: weights w >= 0, shape (n,): minimise Σ_i w_i ‖f(x_i) − y_i‖². Rows of weight 0 are left out,
                 and only the ratios of weights matter. None with a ``Dataset``, which has its own.
             groups: a value for each row, shape (n,). Rows with equal values, such as the rows of a patient, form a
-                group. The fit holds out only whole groups. To pass groups through scikit-learn's splits, call
-                ``set_fit_request(groups=True)``.
+                group. The fit holds out only whole groups. If scikit-learn's cross-validation is to pass the groups to
+                ``fit``, call ``set_fit_request(groups=True)``.
             times: a date or number for each row, shape (n,). When the fit holds out rows, it holds out the latest rows.
 
         Raises:
@@ -251,7 +251,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             )
 
     def predict(self, X: Any) -> Array:
-        """Return labels, shape (n,), or values, shape (n,) or (n, c).
+        """Return predictions, shape (n,). For c targets or labels in each row, return shape (n, c).
 
         Args:
             X: rows as in ``fit``, a ``Dataset``, a path, or a list of paths.
@@ -267,8 +267,8 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
     def feature_importances_(self) -> Array:
         """Return each column's share of the squared gradient of the outputs: shape (n_features_in_,), sum 1.
 
-        Features are in units of their standard deviations. If preprocessing derives several features from a column, the
-        column has the sum of their shares. ``result_.report["metric"]`` lists the shares of the features. If a step
+        The gradient is for features in units of their standard deviations. If preprocessing derives several features
+        from a column, they count together. ``result_.report["metric"]`` lists the shares of the features. If a step
         mixes columns, as a random projection does, return one share for each feature after preprocessing.
 
         Raises:
@@ -393,54 +393,55 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
     Args:
         kernel: the kernel k, or the name of one, such as ``"laplace"`` or ``"gaussian"``. The bandwidth of a named
             kernel is the median distance between rows. None or ``"auto"``: a search on a sample of the rows tries
-            Laplace kernels. It chooses the norm of the distance, the bandwidth, the ridge, and a metric (weights of the
-            features) or none. The choice has the smallest error on held-out rows of the sample. In ``KernelRegressor``,
-            the kernel may also be the sum of a Laplace and a linear kernel. The search takes at most half as long as
-            the training after it. If leaves are trained (see ``partition``), it takes at most twice as long as their
-            training. These limits do not apply to a search of a few seconds, or of half a minute if every row is a
-            center. With fewer than 400 rows, it learns no metric. With fewer than 40 rows, there is no search.
-            ``result_.report["kernel"]`` has the result. To try bandwidths with scikit-learn's ``GridSearchCV``, name a
-            kernel, and pass a grid such as ``{"kernel__bandwidth": [1.0, 2.0]}``.
-        centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
-            rows become centers, with a warning. None: with leaves (see ``partition``), every row of a leaf is a center.
-            Without leaves, every row is a center if there are at most 10,000 rows, and the solver is ``Direct`` with a
-            Laplace kernel. In all other cases, max(2000, min(n/4, 5000), min(n/8, 8000)) of n rows are drawn at random.
-            There are fewer centers if there is little memory, or if there are many features.
+            Laplace kernels, with L1 and L2 distances. It chooses the distance, the bandwidth and the ridge. It also
+            chooses a metric (weights of the features), or none. The choice has the smallest error on held-out rows of
+            the sample. In ``KernelRegressor``, the kernel may also be the sum of a Laplace and a linear kernel. The
+            search takes at most half as long as the training after it. If leaves are trained (see ``partition``), it
+            takes at most twice as long as their training. In any case it may take a few seconds, or half a minute if
+            every row is a center. With fewer than 400 rows, the search learns no metric. With fewer than 40 rows, there
+            is no search. ``result_.report["kernel"]`` has the result. To try bandwidths with scikit-learn's
+            ``GridSearchCV``, name a kernel, and pass a grid such as ``{"kernel__bandwidth": [1.0, 2.0]}``.
+        centers: a number of rows to draw as centers, or an object such as ``Given(Z)``, for the rows of an array Z. If
+            there are fewer rows than this number, all rows become centers, with a warning. None: with leaves (see
+            ``partition``), every row of a leaf is a center. Without leaves, every row is a center if there are at most
+            10,000 rows, and the solver is ``Direct`` with a Laplace kernel. In all other cases, the centers are random
+            rows. Their number is the largest of three: 2,000; a quarter of the rows, up to 5,000; an eighth of the
+            rows, up to 8,000. There are fewer centers if there is little memory, or if there are many features.
         solver: the solver. ``"auto"`` chooses by the work and memory that solvers would need. The first choice is
             ``Direct``, which solves the normal equations after one pass over the rows. If the kernel is searched, the
             second choice is ``Falkon``, which uses conjugate gradients. The last choice is ``EigenPro``, which takes
-            minibatch steps. It makes 500,000 / n passes over n rows, at most 20. If this number is below 8, it makes
-            more passes: up to 8, as long as they take no more than about two minutes.
+            minibatch steps. It makes 500,000 / n passes over n rows, at most 20. If this number is below 8, it makes 8
+            passes, or fewer if these would take more than about two minutes.
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
             memory.
         metric: ``AGOP()`` learns a metric for the distances in the kernel, such as weights of the features. None: no
             metric, unless ``kernel`` is None and the search chooses one. ``feature_importances_`` has the result.
         partition: ``Partition()`` divides the rows into parts, called leaves, and trains a model in each. ``"auto"``
             divides tables of more than 10,000 rows, so that every row of a leaf is a center. It does so only if you
-            give no kernel, metric, centers or solver, and not on ``device="cuda"``. Near the border of two leaves, the
-            prediction is a weighted mean of the predictions of both leaves. None: one model.
+            give no kernel, metric, centers or solver, and no ``Resources(device="cuda")``. Near the border of two
+            leaves, the prediction is a weighted mean of the predictions of both leaves. None: one model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, after all steps of
             ``preprocess``. Bandwidths and centers that you give are then in the scaled units. ``"auto"``:
-            ``preprocess`` decides whether to scale. None: as ``"auto"``, except that a table in which every column is a
-            number is never scaled.
+            ``preprocess`` decides whether to scale. None: ``preprocess`` decides, but it never scales a table in which
+            all columns are numbers.
         preprocess: ``"auto"`` prepares each column of a table by its kind. Missing values are filled and marked,
-            categories and dates are encoded, and numbers are standardised. Normal quantiles replace heavy-tailed
-            numbers, or are added as columns. If all columns are numbers, they are standardised only if their scales
-            differ much. They are not standardised if you give centers or a bandwidth, because these are in the units of
-            the rows. You can also give a list of steps, such as ``Impute("mean")`` or ``OneHot((3,))``. They are fitted
-            to the training rows in this order, and applied in every prediction. None: no steps.
+            categories and dates are encoded, and numbers are standardised. Normal quantiles of numbers are added as
+            columns. If all columns are numbers, they are standardised and get quantiles only if their scales differ
+            much. They stay unchanged if you give ``Given(Z)`` or a bandwidth, because these are in the units of the
+            rows. You can also give a list of steps, such as ``Impute("mean")`` or ``OneHot((3,))``. They are fitted to
+            the training rows in this order, and applied in every prediction. None: no steps.
             ``result_.report["preprocess"]`` has the steps.
         validation: a ``Dataset``, or a share of the rows, which is then held out of training. These rows are used for
             early stopping, and to learn probabilities or intervals. The model has the weights of the best pass.
-            Training stops after ``patience`` passes without improvement; this is a parameter of the solver, and
-            ``solver="auto"`` sets it to 3. None: no validation rows, with one exception. If there are at least 20,000
-            rows, and ``solver="auto"`` chooses a solver other than ``Direct``, one row in twenty is held out, at most
-            about 5,000. Probabilities or intervals are learned from these rows (``result_.report["held_out"]``).
+            Training stops after ``patience`` passes without improvement. ``patience`` is a parameter of the solver,
+            which ``solver="auto"`` sets to 3. None: no validation rows, with one exception. If there are at least
+            20,000 rows, and ``solver="auto"`` chooses a solver other than ``Direct``, one row in twenty is held out, at
+            most about 5,000. Probabilities or intervals are learned from these rows (``result_.report["held_out"]``).
         dtype: dtype of the arithmetic. ``"auto"``: float64 for arrays of float64 in memory; otherwise float32. If
             rounding in float32 is too large for the kernel values of these rows, the dtype is float64, and
             ``result_.report["arithmetic"]`` has the reason.
         lanes: number of parts that the rows of a training step are divided into. Threads compute the parts in parallel.
-            Another number changes the rounding errors of results.
+            Results with different numbers of parts differ by rounding errors.
         threads: number of threads of this process; by default, the number of cores. The weights do not depend on it.
         resources: a ``Resources``, for a cluster or a choice of device. None: threads of this process, and a GPU if the
             machine has one of a tested kind (docs/gpu.md).
