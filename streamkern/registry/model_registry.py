@@ -51,9 +51,9 @@ class ChampionRecord:
 class Registry:
     """Models by version number, in a local directory or an object store. One version, the champion, is in use.
 
-    An object store (``s3://bucket/models``) has no locks. If the store has conditional writes, as S3 does, several
-    machines may write: if two of them replace the same champion, one gets an error. Without conditional writes, only
-    one machine may write.
+    An object store (``s3://bucket/models``) has no locks. Several machines may write to it only if the store, like S3,
+    has conditional writes, which fail if the object has changed. If two machines replace the same champion, one of them
+    gets an error.
 
     Args:
         place: the directory, or an fsspec URL.
@@ -205,8 +205,8 @@ class Registry:
             part: the name of a directory, such as ``profile.zarr``.
             read: function called with the path of the directory, or of a temporary copy of it. It is called again
                 if the champion is replaced meanwhile.
-            user: list of the objects that use the files. A temporary copy is deleted when all of them are
-                garbage-collected. The function may append to the list.
+            user: object that reads the files later, in a list, to which ``read`` may append it. A temporary copy is
+                deleted when this object is garbage-collected, or at once if the list is empty.
         """
 
         def at(number: int) -> T:
@@ -247,7 +247,7 @@ class Registry:
         in which the new model is trained is locked instead. This lock excludes only processes of this machine.
 
         Args:
-            run_dir: the run directory of training, if any.
+            run_dir: the local directory in which the new model is trained, if any.
 
         Raises:
             BusyError: another process has the lock.
@@ -257,7 +257,7 @@ class Registry:
             yield
 
     def run_dir(self, name: str) -> Path:
-        """Return the run directory for training a pipeline of this name."""
+        """Return the local directory in which a pipeline of this name is trained."""
         return self._store.run_dir(name)
 
     def add(self, fill: Callable[[Path], None], record: dict[str, Any]) -> int:
@@ -265,7 +265,7 @@ class Registry:
 
         Args:
             fill: function that writes ``model.zarr`` and further files into a directory.
-            record: JSON-serialisable facts.
+            record: metadata of the version, JSON-serialisable.
 
         Returns:
             The number of the version.
@@ -302,7 +302,8 @@ class Registry:
 
         Args:
             version: the number of the version.
-            instead_of: version number of the champion with which the version was compared.
+            instead_of: version number of the champion that may be replaced, or None for no champion. By default, any
+                champion may be replaced.
 
         Returns:
             The number of the version.
@@ -310,7 +311,7 @@ class Registry:
         Raises:
             UsageError: there is no such version.
             ModelFormatError: the version's model is damaged; the champion is unchanged.
-            BusyError: another machine has replaced the champion meanwhile.
+            BusyError: the champion is not ``instead_of``, or another machine has replaced it meanwhile.
         """
         number = self.number(version)
         standing, tag = self._standing_to_replace()
@@ -377,7 +378,7 @@ class Registry:
         return gone
 
     def log(self, decision: dict[str, Any]) -> None:
-        """Append a decision to the log. If this fails, the decision remains valid."""
+        """Append a decision to promote a version, or not, to the log. If this fails, the decision remains valid."""
         self._store.log(json.dumps(redacted(json.loads(json.dumps(decision, default=str)))).encode() + b"\n")
 
     def decisions(self) -> list[dict[str, Any]]:

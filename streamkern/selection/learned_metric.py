@@ -66,14 +66,14 @@ class AGOP:
     """Learn a metric for the distances in the kernel, by the method of the average gradient outer product.
 
     A metric weighs or rotates the features. It is learned in rounds. A round fits a model to a sample of the rows, and
-    computes the metric as the mean of g gᵀ over gradients g of the model. The centers of the final model are
-    chosen after the last round.
+    computes the metric as the mean of g gᵀ over gradients g of the model's outputs at these rows. The centers of the
+    final model are chosen after the last round.
 
     Args:
         rounds: largest number of rounds. No further round is made when the error on held-out rows grows.
-        kind: ``"diagonal"`` weighs features, with d numbers. ``"full"`` also rotates them, with d² numbers. ``"auto"``
-            tries both and keeps the metric with the smaller error on held-out rows; with more than 1,000 features, it
-            tries only the diagonal.
+        kind: ``"diagonal"`` learns a weight for each of d features. ``"full"`` learns a matrix of shape (d, d), which
+            also rotates them. ``"auto"`` tries both and keeps the metric with the smaller error on held-out rows. With
+            more than 1,000 features, it tries only the diagonal.
         rows: number of rows of the sample, which is kept in memory. A fifth of it is held out to compare rounds.
         centers: number of centers of a round, at most a quarter of the sample.
         seed: seed of the random choices.
@@ -114,7 +114,7 @@ class AGOP:
         """Return the cost of the rounds, without running them.
 
         Args:
-            size: size of the problem; n and p are those of a round.
+            size: size of the final fit. Its numbers of rows and centers are replaced by those of a round.
             rows: number of training rows.
         """
         sample, p = self.sizes(rows)

@@ -36,12 +36,13 @@ _NUMBERS = (int, float, np.bool_, np.number, np.ndarray)
 class Predictor:
     """Predict rows in memory, with a model that is loaded and prepared once for many calls.
 
-    ``predictor(X)`` returns ``predictions`` and ``outputs`` for rows X. Several threads may call it at the same time.
-    BLAS may use several threads for one call. For many parallel calls, set the environment variable OMP_NUM_THREADS=1
-    before Python starts.
+    ``predictor(X)`` returns a named tuple for rows X: ``predictions`` are labels or values, and ``outputs`` are scores
+    of the classes or values. Several threads may call it at the same time. BLAS may use several threads for one call.
+    For many parallel calls, set the environment variable OMP_NUM_THREADS=1 before Python starts.
 
     Args:
-        model: a saved model, a model in memory, or a fitted estimator. Or a model registry, for its champion.
+        model: path of a saved model, a model in memory, or a fitted estimator. Or a model registry, for the version in
+            use, its champion.
         max_rows: largest number of rows of one call.
 
     Attributes:
@@ -107,7 +108,9 @@ class Predictor:
         return self.model.probabilities(self._outputs(self._checked(X, columns)))
 
     def predict_interval(self, X: Any, coverage: float = 0.9, columns: Sequence[str] | None = None) -> Array:
-        """Return ends of intervals that contain the target with probability ``coverage``: shape (n, 2) or (n, c, 2).
+        """Return ends of intervals that contain the target with probability ``coverage``.
+
+        The shape is (n, 2), or (n, c, 2) for c outputs.
 
         Args:
             X: as in ``predict_proba``.
@@ -121,7 +124,7 @@ class Predictor:
         return self.model.intervals(self._with_scales(self._checked(X, columns)), coverage)
 
     def unseen_categories(self, X: Any) -> dict[str, int]:
-        """Return the number of rows, for each column, with a category that was not in the training rows.
+        """Return, for each column, the number of rows with a category that was not in the training rows.
 
         Args:
             X: as in ``predict_proba``.

@@ -59,12 +59,15 @@ def update_model(
     """Return a model to which rows are added, or from which the effect of rows is removed.
 
     The call reads only these rows, and solves once. Up to rounding, the weights equal those of a fit to all rows that
-    the model then has, with the same preprocessing, kernel, centers and ridge. The bits do not depend on threads or
-    workers. Probabilities and intervals are refitted to ``validation``. Without it, they are refitted to the added rows
-    if these are at least as many as the model had, and otherwise unchanged.
+    the model then has, with the same preprocessing, kernel, centers and ridge. The result is bitwise the same for any
+    number of threads or workers.
+
+    Probabilities and intervals are refitted to ``validation``. Without it, they are refitted to the added rows if these
+    are at least as many as the rows of the model. Otherwise they do not change.
 
     Args:
-        model: a model fitted by ``Direct(keep_sums=True)``, in memory or loaded.
+        model: a model fitted by the solver ``Direct(keep_sums=True)``, which stores the sums of the normal equations
+            in the model.
         add: new rows: a ``Dataset`` with a target; or (X, y), or (X, y, sample_weight), with X as in ``predict``.
         forget: rows to remove, with their targets and weights, in the same forms. The call cannot verify that the model
             had these rows.
@@ -77,10 +80,10 @@ def update_model(
         resources: a ``Resources``, to compute on a Dask cluster or in worker processes.
 
     Returns:
-        A new model with its sums; ``model`` is unchanged.
+        A new model, which can be updated again; ``model`` is unchanged.
 
     Raises:
-        UsageError: the model keeps no sums, no rows are given, or rows cannot be removed from it.
+        UsageError: the model has no stored sums, no rows are given, or rows cannot be removed from the model.
         PlanRefusedError: the update would exceed ``memory``; raised before a row is read.
         DataError: rows have other columns or a new label, or there are more rows to forget than the model has.
         NumericalError: the equations cannot be solved.
