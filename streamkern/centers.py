@@ -52,7 +52,7 @@ class CenterSet(NamedTuple):
 
 
 class Centers(Parameters, ABC):
-    """A way to choose p centers; by default, they are drawn into memory.
+    """A way to choose the p centers z_j of a model Σ_j α_j k(x, z_j). By default, centers are kept in memory.
 
     Attributes:
         p: number of centers.
@@ -68,14 +68,14 @@ class Centers(Parameters, ABC):
 
     @abstractmethod
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
-        """Return the centers, the same for any executor. The size of chunks changes them only by rounding."""
+        """Return the centers, the same on any threads or workers. The size of stored chunks changes only rounding."""
 
     def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
-        """Return the bytes of choosing at its peak, beyond reading the rows and the centers themselves."""
+        """Return the peak memory of ``choose`` in bytes, without the centers and the buffers for reading rows."""
         return 0
 
     def operations(self, dataset: Dataset) -> Operations:
-        """Return an upper bound of the operations of the choice."""
+        """Return an upper bound of the arithmetic operations of ``choose``, by kind."""
         return Operations()
 
 
@@ -133,9 +133,10 @@ class DatasetCenters:
 
 @dataclass(frozen=True)
 class AllRows(Centers):
-    """Every training row is a center (Z = X), read from its file, for ``EigenPro2``. Rows need not fit in memory.
+    """Every training row is a center. Only the solver ``EigenPro2`` supports this.
 
-    A saved model has a copy of the rows in its directory, and reads rows from this copy.
+    Rows are read where they are stored, and need not fit in memory. A saved model has a copy of the rows in its
+    directory, and reads rows from this copy.
     """
 
     stored = True
@@ -144,13 +145,13 @@ class AllRows(Centers):
         return dataset.base_rows
 
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
-        """Return all rows in stored order. A pass over them computes their mean."""
+        """Return all rows in stored order, and their mean, which one pass computes."""
         plain = Assembly(dataset.plain(), dtype=dtype)
         total, n = sweep(executor, ScanWork(Scan(plain), _row_sum))
         return CenterSet(DatasetCenters(plain, total / n), np.sort(dataset.draw(dataset.base_rows)))
 
     def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
-        """The ids of the rows, and their hashes."""
+        """Return the bytes of the ids of the rows and of their hashes."""
         return 3 * 8 * dataset.base_rows
 
 
@@ -210,18 +211,18 @@ class KMeans(Centers):
     If an iteration is limited to ``batch`` rows, it reads a new uniform sample. A center is then the mean of its rows
     in all iterations (Sculley 2010, "Web-scale k-means clustering").
 
-    The bits do not depend on the executor. Chunks of another size change the order of sums, and so the means by
-    rounding. A row midway between two centers may then move to the other center.
+    The means are the same, bit for bit, on any threads or workers. Stored chunks of another size change the order of
+    sums, and so the rounding of the means. A row midway between two centers may then move to the other center.
 
-    While the sample of max(10 p, 10,000) rows is read, three copies of it are in memory. Then, in an iteration on s
-    threads or workers, sums take 8 p (d + 1) bytes for each running task and for 2 s + 7 waiting sums. Distances take
-    16 MB for each thread or worker.
+    While the sample of max(10 p, 10,000) rows is read, three copies of it are in memory. Then, on s threads or
+    workers, an iteration has at most 6 s + 7 sums of 8 p (d + 1) bytes in memory. Distances take 16 MB for each thread
+    or worker.
 
     Args:
         p: number of centers.
         iterations: largest number of iterations. They stop earlier if all rows were read and the sum of squared
             distances falls by less than 0.5%.
-        batch: rows of an iteration. None for max(256 p, 65,536), or all rows if there are fewer.
+        batch: number of rows of an iteration. None for max(256 p, 65,536), or all rows if there are fewer.
         seed: seed of the draws and of the order of the centers.
 
     Raises:
@@ -284,7 +285,7 @@ class KMeans(Centers):
         return X[_kmeans_plus_plus(X, k, executor, rng, Z)]
 
     def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
-        """The sample three times while it is read, or the sums of a sweep."""
+        """Return the peak memory in bytes: three copies of the sample, or the sums and distances of an iteration."""
         d = dataset.n_features
         sample = 3 * min(dataset.base_rows, _candidate_rows(self.p)) * d * itemsize
         sums = (6 * slots + 7) * self.p * (d + 1) * 8 + 3 * self.p * d * 8

@@ -51,8 +51,8 @@ from streamkern.user_code_digest import user_code_identities
 class Dataset:
     """Describe rows to be streamed: a source, a selection of its rows, their scaling, and their augmentations.
 
-    Every method returns a new dataset. A pass is one reading of the dataset, as in training. If the dataset is
-    augmented with C copies, a pass reads the selected rows C times, and changes them at random each time.
+    A dataset does not change: methods such as ``scale`` return a new one. A pass is one reading of the dataset. If the
+    dataset is augmented with C copies, a pass reads the selected rows C times, and changes them at random each time.
 
     Args:
         source: the stored rows.
@@ -61,14 +61,14 @@ class Dataset:
         factor: multiplies each feature after the transforms: a number or shape (d,).
         shift: added after the factor: a number or shape (d,).
         augmentations: applied in order to scaled rows.
-        virtual_rows: rows of a pass. If it is not a multiple of the number of selected rows, the remainder is a fixed
-            sample of them. None for each selected row once.
+        virtual_rows: number of rows of a pass. If it is not a multiple of the number of selected rows, the remainder is
+            a fixed sample of them. None for each selected row once.
         seed: seed of the augmentations and of the sample.
         quarantine: ranges of rows that are excluded because their chunks are corrupt; see ``without``.
         origin: subtracted from scaled and augmented rows before they are rounded to the dtype of the arithmetic: a
             number or shape (d,). A fit sets it if rows are far from 0 and the kernel depends on differences.
-        wide: whether stored values stay float64 until they are scaled. None: as the dtype of the source requires. In
-            prediction, a model sets it to the value of the training rows.
+        wide: whether stored values stay float64 until they are scaled. None: only if float32 cannot
+            represent all values of the dtype of the source. In prediction, the model sets the value that training had.
         labels: all classes, if later rows may have classes that these rows lack. None for the classes of these rows.
         roles: time and group of the stored rows, or None; every split follows them.
     """
@@ -259,8 +259,8 @@ class Dataset:
         Args:
             augmentations: applied in order, after any that the dataset has.
             copies: number of times that a pass goes over the rows; 1 by default.
-            rows: rows in a pass, instead of ``copies``. If it is not a multiple of the number of rows, the remainder is
-                a fixed sample of them.
+            rows: number of rows of a pass, instead of ``copies``. If it is not a multiple of the number of stored
+                rows, the remainder is a fixed sample of them.
             seed: seed of the random numbers; the dataset's own by default.
 
         Raises:
@@ -310,11 +310,11 @@ class Dataset:
         Rows with a time or a group (``open_dataset(time=..., group=...)``) are split by it. With a time, the second
         part has the latest rows; with a group, all rows of some groups. With both, the second part has the latest rows
         of some groups, and the first part has the earlier rows of the other groups. The call reads these columns, and
-        keeps one bit for each row. Other rows are split by a hash of their ids, without reading them.
+        keeps one bit for each row. Rows without time and group are split by a hash of their ids, without reading them.
 
         Args:
-            test: share of the rows in the second part, in (0, 1). With a group, it is a share of the groups; with both,
-                the share of late rows and the share of groups.
+            test: share of the rows in the second part, in (0, 1). With a group, it is a share of the groups. With
+                both, it is the share of late rows, and also the share of groups.
             seed: seed of the split, without effect on a split by time.
             stratify: keep every class's share of the rows in both parts, to within one row. The call reads the labels
                 twice, and keeps the ids of the second part, 8 bytes each.
@@ -397,7 +397,8 @@ class Dataset:
         Args:
             condition: comparisons of stored features, time or group with values, such as ``"sold_at >= '2012-06-01' and
                 shop in ('a', 'b')"``. Join them by ``and``, ``or`` and ``not``. Texts can only be equal or different.
-                Write dates in quotes, and names of several words too. A comparison with a missing value is false.
+                Put dates and texts in quotes, and also column names that are not one word. A comparison with a missing
+                value is false.
 
         Raises:
             UsageError: the condition cannot be read.
@@ -481,10 +482,10 @@ class Dataset:
         return replace(self, rules=(*self.rules, rule), virtual_rows=None)
 
     def without(self, quarantine: Sequence[Quarantined]) -> Dataset:
-        """Return the dataset without the rows of corrupt chunks. Other rows keep their ids, order and augmentation.
+        """Return the dataset without the rows of corrupt chunks. Other rows keep their ids and order.
 
         Raises:
-            UsageError: the dataset is augmented already, or ranges overlap or descend.
+            UsageError: ``augment`` was given ``copies`` or ``rows`` before, or ranges overlap or descend.
             DataError: no row is left.
         """
         self._require_plain(self.virtual_rows is None, "without", "leave rows out first")
@@ -509,7 +510,7 @@ class Dataset:
         return self._with(augmentations=(), virtual_rows=None)
 
     def draw(self, k: int, *key: int) -> IntArray:
-        """Return ids of k distinct rows, drawn uniformly; the first j < k of them are a draw of j rows.
+        """Return ids of k distinct rows, drawn uniformly. The first j of them are the draw of j rows with this ``key``.
 
         Raises:
             DataError: there are fewer than k rows.

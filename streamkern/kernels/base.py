@@ -52,7 +52,7 @@ class Kernel(Parameters, ABC):
             S: inner products or L1 distances, float32 or float64; may be a row-strided view.
             x_norms: squared norms of X, shape (b,).
             z_norms: squared norms of Z, shape (p,).
-            loops: elementwise arithmetic of the engine.
+            loops: the elementwise arithmetic, in NumPy or compiled.
         """
 
     def slopes(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> Slopes:
@@ -147,7 +147,7 @@ class Kernel(Parameters, ABC):
         return False
 
     def at_median(self, distance: float) -> Kernel:
-        """Return the kernel with this distance, in the units of the rows, in place of every ``"median"``."""
+        """Return the kernel with ``distance``, in the units of the rows, in place of every ``"median"``."""
         return self
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:

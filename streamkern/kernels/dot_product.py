@@ -38,7 +38,7 @@ class Linear(Kernel):
             raise UsageError(f"centred is {self.centred!r}.", where="Linear(centred=...)", expected="True or False")
 
     def to_json(self) -> dict[str, Any]:
-        """Return name and parameters; ``centred`` is left out if False, to keep earlier fingerprints."""
+        """Return name and parameters. ``centred`` is left out if False, so hashes of earlier releases stay valid."""
         return {name: value for name, value in super().to_json().items() if name != "centred" or value}
 
     @property
@@ -101,16 +101,15 @@ class Polynomial(Kernel):
 
 @dataclass(frozen=True)
 class ArcCosine(Kernel):
-    """Arc-cosine kernel: an infinitely wide network of ``depth`` layers with activation max(0, t)^order.
+    """Arc-cosine kernel: an infinitely wide network of ``depth`` layers with activation max(0, t)^n, n = ``order``.
 
     One layer is k(x, z) = 2 E_w [max(0, ⟨w, x⟩)^n max(0, ⟨w, z⟩)^n] over standard normal w (Cho & Saul 2009). For n =
     0, the activation is the step function. More layers compose such kernels. For n = 1, k(x, x) = ‖x‖². For n = 2, a
     layer maps q = k(x, x) to 3q², so rows should have about unit norm. For n = 0 and x near z, each layer halves the
-    number of correct digits. The reason is the square root of the rounded 1 − cos θ, for the angle θ. The diagonal is
-    exact.
+    number of correct digits. The diagonal is exact.
 
     Args:
-        order: n, 0, 1 or 2.
+        order: the exponent n: 0, 1 or 2.
         depth: number of layers, 1 to 1000.
 
     Raises:
@@ -131,7 +130,7 @@ class ArcCosine(Kernel):
         return angular_slopes(S, x_norms, z_norms, f"arccos{self.order}", self.depth)
 
     def diag(self, X: Array) -> Array:
-        """Return k(x, x) of every row: shape (n,). A row of zeros is orthogonal to all rows, including itself."""
+        """Return k(x, x) of every row: shape (n,). A row of zeros is taken as orthogonal to every row, even itself."""
         norms = _squared_norms(X)
         K = magnitudes(f"arccos{self.order}", self.depth, norms) ** 2
         right = np.zeros((1, 1))
@@ -172,8 +171,10 @@ class NTK(Kernel):
 class DotProfile(UserProfile):
     """k(x, z) = g(⟨x, z⟩) for a user's NumPy function g. The user must ensure that k is positive definite.
 
-    If g is a power series with nonnegative coefficients, k is positive definite (Schoenberg 1942). Models with such a
-    kernel are saved and loaded as for ``RadialProfile``.
+    If g is a power series with nonnegative coefficients, k is positive definite (Schoenberg 1942).
+
+    A model with such a kernel is saved with the name of g. ``load_model`` does not import g, because it executes no
+    code: pass the kernel to it.
 
     Args:
         function: g, from inner products to values, with the requirements of ``RadialProfile``.

@@ -40,7 +40,7 @@ class FeatureMap(Parameters, ABC):
 
     @property
     def translation_invariant(self) -> bool:
-        """True if ⟨φ(x + a), φ(z + a)⟩ depends on a only through the random draw of φ. Rows may then be centred."""
+        """True if E ⟨φ(x + a), φ(z + a)⟩, over random draws of φ, does not depend on a. Rows may then be centred."""
         return False
 
     @abstractmethod
@@ -49,7 +49,7 @@ class FeatureMap(Parameters, ABC):
 
     @abstractmethod
     def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
-        """Return the bytes of the basis while it is in use."""
+        """Return the bytes of memory that the functions from ``basis`` take."""
 
     @abstractmethod
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:

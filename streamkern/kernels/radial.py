@@ -125,11 +125,11 @@ class Laplace(_Normed):
     Args:
         bandwidth: σ > 0, or ``"median"``: the median distance between training rows in the norm of the kernel.
         norm: 2 for the Euclidean distance, or 1 for Σ_k |x_k − z_k|. With 1, the kernel is a product of kernels of one
-            feature each. This suits tables with columns of different meanings, and takes about three times the
-            arithmetic of 2.
+            feature each. This suits tables with columns of different meanings. It takes about three times the
+            arithmetic of norm 2.
 
     Raises:
-        UsageError: the bandwidth is not a positive finite number, or the norm is neither 1 nor 2.
+        UsageError: the bandwidth is neither positive and finite nor ``"median"``, or the norm is neither 1 nor 2.
     """
 
     @property
@@ -139,7 +139,11 @@ class Laplace(_Normed):
 
 @dataclass(frozen=True)
 class Gaussian(Radial):
-    """k(x, z) = exp(−‖x − z‖²/(2σ²)); ``bandwidth`` is σ > 0, or ``"median"``."""
+    """k(x, z) = exp(−‖x − z‖²/(2σ²)).
+
+    Args:
+        bandwidth: σ > 0, or ``"median"``: the median distance between training rows.
+    """
 
     @property
     def kind(self) -> str:
@@ -148,7 +152,11 @@ class Gaussian(Radial):
 
 @dataclass(frozen=True)
 class Cauchy(Radial):
-    """k(x, z) = 1/(1 + ‖x − z‖²/σ²); ``bandwidth`` is σ > 0, or ``"median"``."""
+    """k(x, z) = 1/(1 + ‖x − z‖²/σ²).
+
+    Args:
+        bandwidth: σ > 0, or ``"median"``: the median distance between training rows.
+    """
 
     @property
     def kind(self) -> str:
@@ -163,11 +171,11 @@ class Matern(Radial):
     √5 ‖x − z‖/σ (Rasmussen & Williams 2006, eq. 4.17).
 
     Args:
-        bandwidth: σ > 0, or ``"median"``.
+        bandwidth: σ > 0, or ``"median"``: the median distance between training rows.
         nu: ν, 1.5 or 2.5.
 
     Raises:
-        UsageError: the bandwidth is not a positive finite number, or ν is neither 1.5 nor 2.5.
+        UsageError: the bandwidth is neither positive and finite nor ``"median"``, or ν is neither 1.5 nor 2.5.
     """
 
     nu: float = 1.5
@@ -193,12 +201,12 @@ class ExponentialPower(_Normed):
     """k(x, z) = exp(−(‖x − z‖/σ)^γ): Laplace for γ = 1; a Gaussian of bandwidth σ/√2 for γ = 2.
 
     Args:
-        bandwidth: σ > 0, or ``"median"``.
-        exponent: γ > 0. It is at most the norm, because otherwise the function is not positive definite.
-        norm: 2 or 1, as in ``Laplace``.
+        bandwidth: σ > 0, or ``"median"``: the median distance between training rows in the norm of the kernel.
+        exponent: γ > 0, at most ``norm``. For larger γ, the function is not positive definite.
+        norm: 2 for the Euclidean distance ‖x − z‖, or 1 for Σ_k |x_k − z_k| in its place.
 
     Raises:
-        UsageError: the bandwidth is not a positive finite number, or γ or the norm is out of range.
+        UsageError: the bandwidth is neither positive and finite nor ``"median"``, or γ or the norm is out of range.
     """
 
     exponent: float = 1.0

@@ -98,8 +98,8 @@ class KernelMachine(CalibratedModel):
         metadata: JSON-serialisable facts about the training.
         features: a feature map φ, for f(x) = Σ_j w_j φ_j(x) instead; Z then has the centers of φ.
         transforms: fitted preprocessing of stored rows, in order.
-        origin: a number or shape (d,), subtracted from scaled rows in float64 before they are rounded. Z is relative to
-            it.
+        origin: a number or shape (d,), subtracted from scaled rows in float64 before they are rounded to the dtype of
+            the arithmetic. Z is relative to it.
         schema: names and kinds of the columns of a table, by which rows are read; None for arrays of numbers.
         calibration: calibration of probabilities or intervals; None if there were no rows to learn it from.
         sums: the normal equations, for ``update_model``; None if the solver did not keep them.
@@ -158,7 +158,7 @@ class KernelMachine(CalibratedModel):
 
     @property
     def n_centers(self) -> int:
-        """Number of centers; in a partitioned model, in all leaves together."""
+        """Number of centers."""
         return len(self.Z)
 
     @property
@@ -199,7 +199,7 @@ class KernelMachine(CalibratedModel):
 
     @property
     def held(self) -> tuple[int, int]:
-        """Bytes of centers and random numbers in prediction, and number of weights of an output."""
+        """Bytes in memory of centers and random numbers in prediction, and number of weights of each output."""
         return (3 * self.Z.nbytes if isinstance(self.Z, np.ndarray) else 0) + self._drawn, len(self.weights)
 
     @property
@@ -232,7 +232,7 @@ class KernelMachine(CalibratedModel):
             executor: where blocks of rows are computed; by default, threads of this process.
             threads: largest number of threads without an executor; by default, the number of cores. Results do not
                 depend on it.
-            scales: whether to return also the c outputs that determine the widths of intervals, shape (n, 2c).
+            scales: whether to append the c outputs that determine the widths of intervals, to shape (n, 2c).
 
         Raises:
             DataError: the number of features differs, or a feature is NaN or infinite; the message names the row.
@@ -319,7 +319,7 @@ class KernelMachine(CalibratedModel):
         return outputs
 
     def blocks(self, X: Any) -> tuple[Scan, Basis]:
-        """Return a scan of X (as in ``decision_function``) in blocks, and the basis functions of the model."""
+        """Return a reader of X (as in ``decision_function``) by blocks, and the basis functions of the model."""
         return self._scan(self.dataset(X)), self._basis()
 
     def _rows_of(self, X: Any) -> Array:
@@ -372,7 +372,7 @@ class KernelMachine(CalibratedModel):
         return np.asarray(self.encoding.values[values]) if isinstance(self.encoding, Classes) else values
 
     def score(self, X: Any, y: Array | None = None, *, executor: Executor | None = None) -> dict[str, Any]:
-        """Return metrics on rows with targets: ``n``, ``mse``, ``accuracy`` or ``r2``, and others by kind of target.
+        """Return metrics on rows with targets: ``n``, ``mse``, ``accuracy`` of classes, ``r2`` of values, and others.
 
         Args:
             X: as in ``decision_function``; a ``Dataset`` or path with a target, or an array with ``y``.

@@ -265,6 +265,7 @@ class PartitionedMachine(KernelMachine):
 
     @property
     def n_centers(self) -> int:
+        """Number of centers of all leaves together."""
         return sum(int(each["centers"]) for each in self.leaves.facts)
 
     @property

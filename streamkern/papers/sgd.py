@@ -185,7 +185,7 @@ class GradientDescent(Solver):
         epochs: number of steps.
         step: step size for the mean gradient; by default 1/λ for the largest measured eigenvalue λ.
         ridge: λ of the penalty λ/2 ‖w‖².
-        patience: as in ``EigenPro``; this is NYTRO's regularisation.
+        patience: as in ``EigenPro``. Early stopping regularises, as in NYTRO (Camoriano et al. 2016).
 
     Raises:
         UsageError: a value is out of range.

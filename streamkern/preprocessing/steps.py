@@ -209,7 +209,7 @@ class Impute(Learning):
     Args:
         policy: the replacement: ``mean`` of the feature over the training rows; ``median`` over a uniform sample of at
             most 32 MiB of them; or ``constant``.
-        value: the replacement of ``constant``.
+        value: the replacement if the policy is ``constant``.
         columns: names or positions of the features to fill. None for all except categories, where "missing" is a
             category.
         indicator: whether to add, after the other features, an indicator for each feature that has missing values in
@@ -297,7 +297,7 @@ class Impute(Learning):
         return dataset.n_features + (named if dataset.columns is None else len(self._chosen(dataset)))
 
     def bytes(self, d: int) -> int:
-        """Return the bytes: two numbers a feature; for medians also the sampled rows, and one of their columns."""
+        """Return an upper bound of the bytes of the sums over training rows, or for medians of the sampled rows."""
         return 3 * MEDIAN_BYTES if self.policy == "median" else 64 * 16 * d
 
 

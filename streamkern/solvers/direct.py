@@ -65,9 +65,9 @@ class Solved(NamedTuple):
 class Direct(Solver):
     """Normal equations: one pass over the rows for ΦᵀΦ and Φᵀy in float64, then a Cholesky factorisation.
 
-    Φ has a row for each training row, and a column for each of the p kernel values or features. If float64 is too
+    Row i of Φ has the kernel values k(x_i, z_j) at p centers z_j, or the p features of x_i. If float64 is too
     inaccurate for the equations, and memory allows it, a second pass solves them in a basis of orthonormal functions.
-    The report has the relative residual and an estimate of the condition number. The fit warns if the residual is too
+    The fit reports the relative residual and an estimate of the condition number. It warns if the residual is too
     large.
 
     Args:
@@ -87,7 +87,7 @@ class Direct(Solver):
 
     @property
     def traits(self) -> Traits:
-        """One pass, with a ridge."""
+        """Properties of the method: it takes one pass, and has a ridge."""
         return Traits(one_pass=True, ridge=True, keeps_sums=self.keep_sums)
 
     def __post_init__(self) -> None:
@@ -98,11 +98,11 @@ class Direct(Solver):
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Return name and parameters; without ``keep_sums`` if it is False, so that fingerprints stay the same."""
+        """Return name and parameters. ``keep_sums`` is left out if False, so hashes of earlier releases stay valid."""
         return {name: value for name, value in super().to_json().items() if name != "keep_sums" or value}
 
     def prepare(self, problem: Problem) -> None:
-        """None: nothing precedes the sweep."""
+        """Return None: nothing is computed before the pass over the rows."""
 
     def setup(self, problem: Problem, prepared: Any = None) -> DirectIteration:
         return DirectIteration(self, problem.stream(problem.lanes), problem.basis(), problem)

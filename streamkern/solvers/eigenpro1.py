@@ -35,18 +35,21 @@ from streamkern.types import Array
 
 @dataclass(frozen=True)
 class EigenPro1(Solver):
-    """EigenPro on features: the features of a feature map, or kernel values at centers.
+    """Preconditioned SGD on features: those of a feature map, or the kernel values k(x, z_j) at centers z_j.
+
+    This is the algorithm EigenPro of Ma & Belkin 2017 in feature space.
 
     Args:
-        epochs: passes over the training rows; by default enough to process 500,000 rows, from 1 to 20.
-        q: number of eigenpairs of the preconditioner (k in the paper), at most the number of features − 1.
+        epochs: number of passes over the n training rows; by default 500,000 / n, at least 1 and at most 20.
+        q: number of eigenpairs of the preconditioner, at most the number of features − 1; k in the paper.
         subsample: number M of rows of the randomised SVD; all rows if there are fewer.
-        batch: number m of rows of a step. By default the measured critical batch, up to which the step size can grow
-            with m; or more rows, to keep the processor busy.
-        step: step size η for the mean gradient of a batch; by default the largest that the preconditioned eigenvalues
-            allow, measured on rows outside the subsample. Theorem 1 gives a smaller step, which is in the report
-            (``theorem_1_step``).
-        tau: damping τ in (0, 1]. For random features, the paper has 1/4 and takes the step from the subsample.
+        batch: number m of rows of a step. The default is the *critical batch*, up to which the largest stable step size
+            grows about in proportion to m. A batch has more rows if cores would otherwise be idle.
+        step: step size η for the mean gradient of a batch; by default the largest stable step size, measured on
+            rows outside the subsample. Theorem 1 of the paper gives a smaller step, which the fit reports as
+            ``theorem_1_step``.
+        tau: τ in (0, 1]. The preconditioner lowers the top q eigenvalues of the covariance of the features to
+            τ λ_{q+1}. For random features, the paper has τ = 1/4, and measures the step on the subsample.
         ridge: λ of the penalty λ/2 ‖w‖².
         average: whether the weights are the average of the iterates, instead of the last iterate.
         seed: seed of the subsample and the random vectors.

@@ -42,9 +42,10 @@ from streamkern.types import Array, IntArray
 
 @dataclass(frozen=True)
 class EigenPro2(Solver):
-    """EigenPro 2. The centers must be all training rows, not augmented, because each weight belongs to a stored row.
+    """EigenPro 2: preconditioned SGD in the RKHS, with every training row as a center (Ma & Belkin 2019).
 
-    Rows need not fit in memory, but the n c weights for c outputs and the row ids must.
+    Rows must not be augmented, because each weight belongs to a stored row. They need not fit in memory, but the n c
+    weights for c outputs and the row ids must.
 
     Args:
         epochs: passes over the training rows; each evaluates the kernel n² times.
@@ -52,7 +53,7 @@ class EigenPro2(Solver):
         q: number of eigenpairs of the preconditioner; s/10 by default. 0 is stochastic gradient descent in the RKHS
             (Pegasos with the squared loss).
         batch: as in ``EigenPro1``.
-        step: step size η for the mean gradient of a batch; by default the largest that the measured eigenvalues allow.
+        step: step size η for the mean gradient of a batch; by default the largest stable step size.
         average: whether the weights are the average of the iterates, instead of the last iterate.
         patience: as in ``EigenPro``.
 
@@ -83,8 +84,8 @@ class EigenPro2(Solver):
         """Compute eigensystem, batch and step.
 
         Raises:
-            UsageError: the problem has features other than kernel values at centers, rows are augmented or repeated,
-                the centers are not all of them, or there is a single one.
+            UsageError: the problem has a feature map, rows are augmented or repeated, or the centers are not all
+                training rows.
             NumericalError: the kernel matrix of the subsample has no positive eigenvalue.
         """
         problem.refuse_features(

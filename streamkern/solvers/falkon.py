@@ -32,10 +32,10 @@ def _jitter(scale: float, expansion: Expansion) -> float:
 
 @dataclass(frozen=True)
 class Falkon(Solver):
-    """Preconditioned conjugate gradients on kernel values at centers, with rows streamed in every iteration.
+    """Preconditioned conjugate gradients on kernel values k(x, z_j) at centers z_j. Every iteration streams all rows.
 
     Args:
-        epochs: largest number of passes. The first computes the right-hand side, and every other pass is an iteration.
+        epochs: largest number of passes. The first computes the right-hand side. Each later pass is an iteration.
         ridge: λ > 0.
         tolerance: stop when the preconditioned residual is at most this share of the initial residual.
         patience: as in ``EigenPro``.
@@ -56,10 +56,10 @@ class Falkon(Solver):
         require_counts(self, epochs=2)
 
     def prepare(self, problem: Problem) -> Factors:
-        """Factor K(Z, Z) twice.
+        """Compute the preconditioner: two Cholesky factors, from the kernel matrix K(Z, Z) of the centers Z.
 
         Raises:
-            UsageError: the problem has features other than kernel values at centers.
+            UsageError: the problem has a feature map.
             NumericalError: K(Z, Z) is not positive definite to working precision.
         """
         return center_factors(problem, self.ridge, "Falkon")

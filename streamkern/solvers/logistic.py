@@ -54,7 +54,7 @@ class Logistic(Solver):
     """Logistic loss instead of least squares, for classes: outputs are logits, and softmax gives probabilities.
 
     Args:
-        ridge: λ > 0. A search for the kernel replaces the default.
+        ridge: λ > 0. A fit that searches for a kernel also chooses λ, if ``ridge`` is the default.
         epochs: largest number of passes; each computes the loss and its gradient.
         tolerance: stop when the next pass would lower the loss by less than this share.
         patience: as in ``EigenPro``, for the squared error of probabilities.
@@ -81,10 +81,10 @@ class Logistic(Solver):
         require_counts(self, epochs=2)
 
     def prepare(self, problem: Problem) -> Factors:
-        """Factor K(Z, Z) twice, as Falkon does.
+        """Compute the preconditioner: two Cholesky factors, from the kernel matrix K(Z, Z) of the centers Z.
 
         Raises:
-            UsageError: the problem has features other than kernel values at centers.
+            UsageError: the problem has a feature map.
             NumericalError: K(Z, Z) is not positive definite to working precision.
         """
         return center_factors(problem, self.ridge / LOGISTIC_CURVATURE, "Logistic")
