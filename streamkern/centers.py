@@ -296,12 +296,12 @@ class KMeans(Centers):
 class RPCholesky(Centers):
     """Rows chosen by randomly pivoted Cholesky (Chen, Epperly, Tropp, Webber 2023, alg. 2.1).
 
-    Given the centers Z so far, the probability of the next is proportional to k(x, x) − k(x, Z) K(Z, Z)⁻¹ k(Z, x). With
-    a subsample of s rows, the choice takes s p² + s p d multiply-adds, and s (p + 2 d) numbers in memory.
+    For the centers Z so far, row x is the next center with a probability proportional to k(x, x) − k(x, Z) K(Z, Z)⁻¹
+    k(Z, x). With a subsample of s rows, the choice takes s p² + s p d multiply-adds, and s (p + 2 d) numbers in memory.
 
     Args:
         p: number of centers.
-        kernel: the kernel of the machine.
+        kernel: the kernel k of the model.
         subsample: number s of rows, drawn uniformly, to choose from; by default max(10 p, 10,000), or all rows if there
             are fewer.
         seed: seed of the draws.
@@ -339,12 +339,12 @@ class RPCholesky(Centers):
         return CenterSet(X[pivots], ids[pivots])
 
     def operations(self, dataset: Dataset) -> Operations:
-        """Return the operations: kernel values of all pairs of subsample and centers, and products with the factor."""
+        """Return the operations of the choice: kernel values, and products for the Cholesky factor."""
         rows = float(min(dataset.base_rows, self.subsample or _candidate_rows(self.p)))
         return Operations(values=rows * self.p, gemm=rows * self.p**2)
 
     def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
-        """The factor of the subsample's rows, and the rows three times while they are read."""
+        """Return the bytes of the Cholesky factor and of three copies of the subsample, the peak of the choice."""
         rows = min(dataset.base_rows, self.subsample or _candidate_rows(self.p))
         return rows * (self.p + 3 * dataset.n_features) * itemsize
 

@@ -28,7 +28,9 @@ def quoted(value: object) -> str:
 
 
 class StreamkernError(Exception):
-    """Base class of the library's errors. The message has a line for each given argument, without secrets.
+    """Base class of the library's errors. The message has a line for each given argument.
+
+    Secrets, such as passwords in URLs, are replaced by ``***``.
 
     Args:
         what: the problem that was found, in one sentence.
@@ -73,7 +75,7 @@ _INSIDE = ("streamkern", "sklearn", "joblib")
 
 
 def warn(message: str) -> None:
-    """Warn at the line of the caller: the first one outside this library, scikit-learn and joblib."""
+    """Issue a UserWarning at the line of the first caller outside this library, scikit-learn and joblib."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
         frame, level = frame.f_back, level + 1
@@ -87,11 +89,14 @@ class UsageError(StreamkernError, ValueError):
 
 
 class UnlikeChampionError(UsageError):
-    """The champion's weights do not fit the rows; this was found only when the rows were read."""
+    """The champion, which is the version that a registry has in use, cannot be updated with these rows.
+
+    This was found only when the rows were read.
+    """
 
 
 class PlanRefusedError(UsageError):
-    """The run would exceed its memory limit. It does not begin; the message has a parameter that would fit."""
+    """The run would exceed its memory limit, so it does not begin. The message has a remedy."""
 
 
 class PrecisionError(PlanRefusedError):
@@ -135,14 +140,14 @@ def require_ridge(solver: Any) -> None:
 
 
 def require_finite(owner: Any) -> None:
-    """Raise UsageError unless the ``value`` of a step or an augmentation is a finite number."""
+    """Raise UsageError unless the ``value`` of a preprocessing step or an augmentation is a finite number."""
     if not math.isfinite(owner.value):
         where = f"{type(owner).__name__}(value=...)"
         raise UsageError(f"value is {owner.value}.", where=where, expected="a finite number")
 
 
 def require_counts(owner: object, **least: int) -> None:
-    """Check the types of all fields of a dataclass, and that named ones are None or integers of at least a value."""
+    """Check the types of all fields of a dataclass, and that named ones are None or integers >= the given values."""
     require_types(owner)
     for name, smallest in least.items():
         value = getattr(owner, name)

@@ -19,12 +19,13 @@ from streamkern.user_code_digest import code_identity, exception_text, user_code
 class Augmentation(Protocol):
     """A small frozen object that changes scaled rows in place.
 
-    Its effect on a row depends only on the row, its id, the number of its copy in the pass, and the seed. The row has
-    the same values when it is read again, or in another block of rows.
+    A pass reads every row once for each copy; ``Dataset.augment`` sets the number of copies. The effect on a row
+    depends only on the row, its id, the number of the copy, and the seed. The row has the same values when it is read
+    again, or in another block of rows.
     """
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, loops: Loops) -> None:
-        """Change rows X, shape (b, d), in place; ``row_ids`` and ``copies`` have shape (b,)."""
+        """Change rows X, shape (b, d), in place. ``row_ids`` and ``copies``, the copy numbers, have shape (b,)."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the augmentation's name and parameters, for fingerprints and reports."""
@@ -39,7 +40,9 @@ class Bank(NamedTuple):
 
 @dataclass(frozen=True)
 class GaussianNoise(Parameters):
-    """Add σ·ε, where ε is standard normal for each seed, copy, row id and column.
+    """Add σ·ε, with independent standard normal ε for each column of a row.
+
+    ε depends only on the seed, the row id, the column, and how often the pass has read the row before.
 
     Args:
         sigma: standard deviation σ, in units of the scaled features.
@@ -103,9 +106,9 @@ class MixUp(Parameters):
     Zhang, Cissé, Dauphin, Lopez-Paz (2018), "mixup: beyond empirical risk minimization". Class labels are mixed as
     indicators.
 
-    The partner x₂ is a row of a bank, scaled but not augmented. The bank is a sample of the selected rows, drawn once,
-    that each process keeps in memory. The partner and λ are functions of seed, copy and row id, so they do not depend
-    on the size of blocks.
+    The partner x₂ is a row of a bank, scaled but not augmented. The bank is a sample of the dataset's rows. It is drawn
+    once, and each process keeps it in memory. The partner and λ depend only on the seed, the row id, and how often the
+    pass has read the row before. They do not depend on the size of blocks.
 
     Args:
         alpha: α > 0. Rows hardly change for α near 0; λ is uniform for α = 1.
@@ -131,11 +134,11 @@ class MixUp(Parameters):
 
         Args:
             X: rows, shape (b, d).
-            y: targets as values, shape (b, c), or None.
+            y: targets as numbers, shape (b, c), with indicators for classes; or None.
             row_ids: shape (b,).
-            copies: shape (b,).
+            copies: how often the pass has read each row before, shape (b,).
             seed: seed of the partners and of λ.
-            bank: the rows to mix with, and their targets as values.
+            bank: the rows to mix with, and their targets as numbers.
 
         Returns:
             The mixed targets, shape (b, c); None without targets.
@@ -155,7 +158,7 @@ class MixUp(Parameters):
         return (u[:, 0] * rows).astype(np.int64), betaincinv(self.alpha, self.alpha, u[:, 1])[:, None]
 
     def mixed(self, y: Array, bank: Bank, partner: IntArray, share: Array) -> Array | None:
-        """Return targets as values, shape (b, c), mixed with the partners' targets. None if the bank has no targets."""
+        """Return numeric targets, shape (b, c), mixed with the partners' targets. None if the bank has no targets."""
         return None if bank.y is None else share * y + (1 - share) * bank.y[partner]
 
 

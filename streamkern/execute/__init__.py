@@ -16,7 +16,7 @@ __all__ = ["Executor", "ThreadsExecutor", "open_executor", "open_resources"]
 
 @contextmanager
 def open_executor(scheduler: Scheduler = "threads", threads: int | None = None) -> Iterator[Executor]:
-    """Open the executor for a scheduler, and close everything that it started.
+    """Open an executor, which computes blocks of rows, as a context manager. On exit, it closes what it started.
 
     Args:
         scheduler: as in ``Resources``.

@@ -270,7 +270,8 @@ def write_parquet(
     Args:
         path: a local path; an existing file is replaced.
         X: features, shape (n, ...). Or an iterable of blocks: (X, y) or (X, y, sample weights).
-        y: targets, shape (n,); or shape (n, c), which makes c columns ``target_0``, ... None with an iterable.
+        y: targets, shape (n,) or (n, c); None with an iterable. With shape (n, c), the columns of targets are
+            ``target_0``, ``target_1`` and so on.
         target: name of the target column.
         row_group_rows: number of rows of a row group.
         columns: names of the flattened features.

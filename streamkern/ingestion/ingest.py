@@ -109,10 +109,11 @@ def ingest(
     exclude: Sequence[str] = (), overwrite: bool = False, storage_options: dict[str, Any] | None = None,
     read_options: ReadOptions | Mapping[str, Any] | None = None, on_progress: Progress | None = None, verbose: int = 0,
 ) -> Ingested:  # fmt: skip
-    """Write the rows of any supported tables in the layout for training.
+    """Write the rows of tables or arrays as a zarr or parquet dataset, in the library's layout for training.
 
     Zarr v3 output has compressed chunks of about 4 MiB with a CRC-32C each. Parquet output is a directory of files with
-    one binary column and page checksums. An interrupted call can be repeated to resume; a completed call does nothing.
+    one binary column and page checksums. Repeat an interrupted call to resume it. After completion, the same call does
+    nothing.
 
     Args:
         sources: one source or a list of sources. A source is a path, glob or fsspec URL (parquet, zarr, CSV, Arrow,
@@ -151,7 +152,7 @@ def ingest(
         UsageError: parameters contradict one another.
         PlanRefusedError: ``memory`` is too small for one chunk of a source.
         MemoryLimitError: the process exceeded its memory limit; finished parts are kept.
-        StorageError: a source cannot be read, ``output`` exists already, or the disk is full.
+        StorageError: a source cannot be read, ``output`` has other content, or the disk is full.
         DataError: rows cannot be stored.
         BusyError: another process writes to ``output``.
     """

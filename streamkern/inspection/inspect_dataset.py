@@ -183,7 +183,7 @@ def inspect(
     storage_options: dict[str, Any] | None = None,
     read_options: Any = None,
 ) -> Inspection:
-    """Summarise a data set: columns, missing values, classes and the order of rows. Read all rows twice.
+    """Summarise a data set: columns, missing values, classes and the order of rows. This reads all rows twice.
 
     Args:
         path: a path, glob or URL, as for ``open_dataset``; or arrays, or a frame.

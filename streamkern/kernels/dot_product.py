@@ -142,8 +142,9 @@ class ArcCosine(Kernel):
 class NTK(Kernel):
     """Neural tangent kernel of a fully connected ReLU network without biases (Jacot et al. 2018, theorem 1).
 
-    Θ_l = Σ_l + Θ_{l−1} Σ'_l with Θ_0 = Σ_0 = ⟨x, z⟩, scaled so that Σ_l(x, x) = ‖x‖² (Arora et al. 2019). Then k(x, x)
-    = (depth + 1) ‖x‖². Rows need not have unit norm, because k(ax, z) = a k(x, z) for a > 0.
+    k = Θ_depth, with Θ_l = Σ_l + Θ_{l−1} Σ'_l and Θ_0 = ⟨x, z⟩ (Arora et al. 2019). Σ_l is ``ArcCosine(order=1,
+    depth=l)``. Σ'_l has the derivative of the ReLU in place of the ReLU in layer l. The scale is Σ_l(x, x) = ‖x‖², so
+    k(x, x) = (depth + 1) ‖x‖². For a > 0, k(ax, z) = a k(x, z), so rows may have any norm.
 
     Args:
         depth: number of hidden layers, 1 or above.

@@ -168,8 +168,8 @@ class RandomFourier(_Random):
 class ReLUFeatures(_Random):
     """A random layer φ_j(x) = √(2/M) max(0, ⟨ω_j, x⟩), ω standard normal; E ⟨φ(x), φ(z)⟩ is ``ArcCosine(order=1)``.
 
-    Rows may not be centred, because angles are measured at the origin. The map keeps the M × d numbers ω in memory.
-    Feature j does not depend on M, up to the factor.
+    Angles are measured at the origin, so centring the rows would change the kernel. The map keeps the M × d numbers ω
+    in memory. Up to the factor √(2/M), feature j does not depend on M.
 
     Args:
         M: number of features, 1 or above.
@@ -241,12 +241,13 @@ class KernelFeatures(_AtCenters):
 
 @dataclass(frozen=True)
 class Nystrom(_AtCenters):
-    """φ(x) = L⁻¹ k_Z(x) with L Lᵀ = K(Z, Z), for centers Z: ⟨φ(x), φ(z)⟩ is k projected on the span of k(·, z_j).
+    """Nyström features φ(x) = L⁻¹ k_Z(x) of a kernel k, for p centers Z (Williams & Seeger 2001).
 
-    It equals k(x, z) if x or z is a center (Williams & Seeger 2001). A few rounding units of tr K(Z, Z) are added to
-    the diagonal of K(Z, Z).
+    k_Z(x) is the vector of all k(x, z_j), for the centers z_j. L is the Cholesky factor: L Lᵀ = K(Z, Z). The inner
+    product ⟨φ(x), φ(z)⟩ is k projected on the span of all k(·, z_j). It equals k(x, z) if x or z is a center. For
+    stability, a few machine epsilons times tr K(Z, Z) are added to the diagonal of K(Z, Z).
 
-    The map keeps Z and L⁻¹, p × p numbers, in memory. Its construction takes one more matrix of p × p float64.
+    The map keeps Z and the p × p matrix L⁻¹ in memory. Its construction takes one more p × p matrix in float64.
 
     Args:
         kernel: any kernel k.

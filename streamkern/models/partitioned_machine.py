@@ -247,12 +247,15 @@ class LeafBasis(Basis):
 
 @dataclass(eq=False)
 class PartitionedMachine(KernelMachine):
-    """A model of many leaves, parts of the rows with a model in each. ``Z`` and ``weights`` are empty.
+    """A model that divides the rows into parts, called leaves, and has a separate model in each leaf.
+
+    Its ``Z`` (centers) and ``weights`` are empty, because each leaf has its own.
 
     Args:
         tree: finds the leaf that a row belongs to.
         leaves: the models of the leaves.
-        blend: width of the zone at a border in which predictions of two leaves blend, as a share of the overlap.
+        blend: width of the zone at a cut between leaves where predictions of both sides are averaged. The unit is the
+            width of the overlap, the zone whose training rows belong to both sides.
     """
 
     tree: CutTree = field(default_factory=lambda: CutTree.of(1))
@@ -270,7 +273,7 @@ class PartitionedMachine(KernelMachine):
 
     @property
     def weights_sha256(self) -> str:
-        """SHA-256 of the digests of all leaves' weights and constants; equal for runs of the same model."""
+        """SHA-256 of the weights of all leaves. Runs that trained the same model have equal digests."""
         return digest([each["weights_sha256"] for each in self.leaves.facts], self.leaves.constants.tolist())
 
     @property
@@ -280,7 +283,7 @@ class PartitionedMachine(KernelMachine):
 
     @property
     def held(self) -> tuple[int, int]:
-        """Bytes of all leaves if every leaf gets rows; and number of centers of the largest leaf."""
+        """Bytes of the centers of all leaves in prediction, and number of centers of the largest leaf."""
         centers = [int(each["centers"]) for each in self.leaves.facts]
         return 3 * self.n_centers * self.Z.shape[1] * self.Z.dtype.itemsize, max(centers, default=0)
 
@@ -327,7 +330,7 @@ def leaves_in_memory(models: Sequence[KernelMachine | None], constants: Array, r
 
 
 def load_model(path: str | os.PathLike[str], *, kernel: Kernel | None = None) -> KernelMachine:
-    """Read a saved model: zarr and JSON. It executes no code.
+    """Read a saved model from its zarr and JSON files. Loading executes no code.
 
     Args:
         path: directory of the model.

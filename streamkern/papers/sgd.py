@@ -36,13 +36,15 @@ class SGD(Solver):
     Args:
         epochs: passes over the training rows.
         batch: number b of rows of a step; √n by default (Carratino et al. 2018, Corollary 1, c₁.₃).
-        step: step size γ for the mean gradient of a batch; by default the largest that the measured eigenvalues allow.
+        step: step size γ for the mean gradient of a batch. By default, the largest stable step, computed from
+            eigenvalues that are measured on a sample of the rows.
         schedule: step size in step t: ``constant``: γ; ``power``: γ t^{−θ}; ``pegasos``: 1/(λ t), which needs a ridge.
         theta: θ in [0, 1) of ``power``.
         stages: successive (passes, step) pairs instead of ``step`` (Luo et al. 2022). Further passes keep the last
             step.
         ridge: λ of the penalty λ/2 ‖w‖².
-        average: whether the weights are the polynomial-decay average of the iterates.
+        average: whether the weights are an average of all iterates, in which later ones weigh more (Shamir & Zhang
+            2013).
         replacement: whether rows are drawn with replacement, as in the analysis of Carratino et al. A pass then has as
             many draws as rows. If not all rows fit in memory, they are drawn from a window of several chunks.
         patience: as in ``EigenPro``.
@@ -92,7 +94,7 @@ class SGD(Solver):
         return SGDIteration(self, stream, problem.basis(), problem.encoding.outputs, size)
 
     def rate(self, size: StepSize, rows: int, t: int, pass_: int) -> float:
-        """Return γ_t of step t = 1, 2, ... in a pass, for a batch of ``rows``."""
+        """Return the size of step t = 1, 2, ..., counted over all passes, for a batch of ``rows`` rows."""
         if self.schedule == "pegasos":
             return min(1.0 / (self.ridge * t), size.step(rows))
         for passes, step in self.stages:
@@ -107,8 +109,8 @@ def corollary_1(regime: int, n: int) -> SGD:
     """Return the solver for a regime of Corollary 1 of Carratino et al. 2018, with 1/4 for the constants hidden in "≃".
 
     Args:
-        regime: 1: b = 1, γ = 1/n, √n passes; 2: b = 1, γ = 1/√n, one pass; 3: b = √n, constant γ, one pass; 4: b = n,
-            constant γ, √n passes. Here b is the batch, and γ the step.
+        regime: number of the regime, for batch b and step γ. 1: b = 1, γ = 1/n, √n passes; 2: b = 1, γ = 1/√n, one
+            pass; 3: b = √n, constant γ, one pass; 4: b = n, constant γ, √n passes.
         n: number of training rows.
 
     Raises:

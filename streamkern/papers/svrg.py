@@ -116,24 +116,26 @@ def importance_weights(norms: Array) -> Array:
 
 @dataclass(frozen=True)
 class SVRG(Solver):
-    """Stochastic variance-reduced gradients, with a preconditioner from block Lanczos or without one.
+    """Stochastic variance-reduced gradients, with a preconditioner from block Lanczos or without (Gonen et al. 2016).
 
-    The report has ``residual``: ‖P^{−1/2} ∇L‖, relative to its value at w = 0, for the preconditioner P and the loss L.
-    It is computed from the mean of the gradients of the last half of the last pass. If it is too large, the fit warns.
+    The report of the fit has ``residual``: ‖P^{−1/2} ∇L‖, relative to its value at w = 0, for the preconditioner P and
+    the loss L. It is computed from the mean of the gradients of the last half of the last pass. If it is too large,
+    the fit warns.
 
     Args:
         epochs: number of outer loops. Each evaluates every row twice: for the full gradient and in a step.
         ridge: λ of the penalty λ/2 ‖w‖².
         k: rank of the preconditioner.
-        batch: number of rows of a step; by default the measured critical batch β/λ_1. Smaller batches gain nothing.
-            Here β is the mean squared norm of the preconditioned rows, and λ_1 their largest eigenvalue.
-        step: step size η; by default the largest that the measured eigenvalues allow for the batch.
-        preconditioner: ``lanczos`` (eq. 8), or None for plain SVRG.
+        batch: number of rows of a step; by default β/λ_1. β is the mean of β_i = ‖P^{−1/2} φ_i‖² over rows i with
+            features φ_i. λ_1 is the largest eigenvalue of the mean of P^{−1/2} φ_i φ_iᵀ P^{−1/2}. Both are measured on
+            a sample of the rows. A smaller batch does not need fewer passes.
+        step: step size η. By default, the largest stable step for the batch, from the same measurements.
+        preconditioner: ``lanczos`` (eq. 8 of Gonen et al.), or None for plain SVRG.
         sampling: with ``uniform``, a pass goes over every row once. With ``importance``, rows of a batch are drawn with
-            replacement, in proportion to β_i = ‖P^{−1/2} φ_i‖² (Algorithm 1). Each gradient is divided by the
-            probability of its row. The mean of the β_i then limits the step, instead of the largest. This takes far
-            fewer epochs than ``uniform`` if row norms are very unequal. It needs one more pass and 24 bytes for each
-            stored row. It reads rows in random order, so the chunks should fit in memory.
+            replacement, in proportion to β_i (their Algorithm 1). Each gradient is divided by the probability of its
+            row. The mean of the β_i then limits the step, instead of the largest. This takes far fewer epochs than
+            ``uniform`` if row norms are very unequal. It needs one more pass and 24 bytes for each stored row. It reads
+            rows in random order, so the chunks should fit in memory.
         patience: as in ``EigenPro``.
 
     Raises:
@@ -162,11 +164,11 @@ class SVRG(Solver):
                 )
 
     def prepare(self, problem: Problem) -> PreparedSketch:
-        """Sketch the preconditioner in a few sweeps, and measure the step it allows.
+        """Compute the preconditioner in a few passes over the rows, and measure the largest step that it allows.
 
         Raises:
             NumericalError: the features' covariance is 0 or not finite.
-            UsageError: rows are sampled by importance, and some have more copies than others.
+            UsageError: rows are sampled by importance, and some have more augmented copies than others.
         """
         basis = problem.basis()
         report: dict[str, Any] = {}

@@ -73,7 +73,8 @@ class _Sampled(Learning):
 class Quantile(_Sampled):
     """Map features with heavy tails to normal quantiles, as scikit-learn's ``QuantileTransformer`` does.
 
-    The map interpolates between quantiles of a sample of the training rows. Values beyond them are mapped to the ends.
+    The map interpolates between quantiles of a sample of the training rows. A value below the lowest quantile, or above
+    the highest, is mapped like that quantile.
 
     Args:
         columns: names or positions; None for all columns of numbers.

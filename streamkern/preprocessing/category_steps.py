@@ -74,7 +74,9 @@ class _Categorical(Learning):
 
 @dataclass(frozen=True)
 class OneHot(_Categorical):
-    """Replace a column of categories by indicators: one for each category of the training rows, and for "missing".
+    """Replace each column of categories by indicators, one for each category of the training rows.
+
+    A missing value is a category too, if the training rows have one.
 
     Args:
         columns: names or positions of columns of categories; by default, all columns of this kind.
@@ -83,11 +85,11 @@ class OneHot(_Categorical):
             DataError.
 
     Raises:
-        UsageError: there are no columns, or the policy is unknown.
+        UsageError: there are no columns of categories, or ``unknown`` is not one of these values.
     """
 
     def width(self, dataset: Dataset) -> int:
-        """Return the number of features, estimated from the first chunk; the fit counts the categories of all rows."""
+        """Return the number of features after the step, estimated from the first chunk of rows."""
         wanted = self.columns if self.columns is not None else category_positions(dataset)
         names = dataset.source.columns or ()
         places = {name: column for column, name in enumerate(names)}
@@ -116,8 +118,9 @@ class TargetEncode(Learning):
 
     In prediction, the means are over all training rows. For training, the rows are divided into folds, by a hash of
     their ids or of their groups. Each row gets means over the other folds, so its own target does not enter its
-    features. If rows have a time, folds follow it. A row then gets means over earlier folds; the first fold gets one
-    mean of its own rows. Means of few rows are shrunk towards the mean of all these rows (Micci-Barreca 2001).
+    features. If rows have a time, folds follow it. A row then gets means over earlier folds. All rows of the first fold
+    get one value, their own mean. The mean of a category with few rows is shrunk towards the overall mean, over
+    the rows of all categories (Micci-Barreca 2001).
 
     Args:
         columns: names or positions; by default, all columns of categories.

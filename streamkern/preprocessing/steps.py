@@ -81,7 +81,7 @@ class Standardise(Scaling):
     """Scale features to mean 0 and variance 1. A constant feature is only shifted.
 
     Args:
-        columns: positions of features, after the earlier steps; None for all.
+        columns: positions among the features that the earlier preprocessing steps return; None for all.
     """
 
     columns: tuple[int, ...] | None = None
@@ -166,8 +166,8 @@ class Normalise(Learning):
 class RandomProjection(Learning):
     """Multiply rows by a random d × m matrix R, with m = ``components``.
 
-    Relative distances of n rows change by about √(8 ln n / m) (Johnson and Lindenstrauss 1984). R is in memory; a model
-    saves only its seed.
+    The relative change of distances between n rows is about √(8 ln n / m) (Johnson and Lindenstrauss 1984). R is in
+    memory; a model saves only its seed.
 
     Args:
         components: number of columns of R.

@@ -111,8 +111,8 @@ def load_pipeline(path: str | Path, settings: Mapping[str, Any] | None = None, *
 
     Args:
         path: a Python file with a function ``pipeline``, which returns a ``Pipeline``.
-        settings: arguments of the function by name: numbers, True and False, None, paths, or texts as on a command
-            line.
+        settings: arguments of the function by name: numbers, True and False, None, paths, or strings. A string is
+            converted to the annotated type, as on the command line.
         keywords: the same arguments as keywords: ``load_pipeline("digits.py", copies=8)``.
 
     Raises:

@@ -151,16 +151,18 @@ def plan(
     resources: Resources | None = None,
     prices: Prices | None = None,
 ) -> Plan:
-    """Return the costs of a pipeline on this machine, from its first chunk of rows.
+    """Return the predicted costs of running a pipeline on this machine.
 
-    That chunk shows how long reading takes and how the features are scaled; with ``prices``, no row is read.
+    The call reads the first chunk of rows, to measure how long reading takes and how the features are scaled. With
+    ``prices``, it reads no row.
 
     Args:
         pipeline: the definition.
         memory: as for ``run``.
         threads: as for ``run``.
         resources: as for ``run``. ``worker_memory`` is compared with the memory that a worker of a cluster needs.
-        prices: seconds of operations. By default they are measured on this machine once, in a few seconds, and kept.
+        prices: seconds that one operation of each kind takes. By default they are measured on this machine once, in a
+            few seconds, and kept.
 
     Raises:
         PlanRefusedError: the run would not fit here, or on a worker; the message has a remedy.

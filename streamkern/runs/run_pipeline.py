@@ -195,8 +195,8 @@ def resume(
         run_dir: directory of the run.
         memory: as for ``run``; by default, as before the interruption.
         threads: as for ``run``; by default, as before.
-        resources: a ``Resources``. Its scheduler replaces the earlier scheduler. Its memory, threads and device replace
-            the earlier values unless they are None or ``"auto"``. None: as before.
+        resources: a ``Resources``; by default, as before. Its scheduler replaces the earlier scheduler. Its memory,
+            threads and device replace the earlier values unless they are None or ``"auto"``.
         listeners: as for ``run``.
         verbose: as for ``run``.
 

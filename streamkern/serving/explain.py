@@ -91,10 +91,13 @@ class Explanation:
 
 
 def explain(model: AnyModel, rows: Any = None, *, most: int | None = 20) -> Explanation:
-    """Return how much a model depends on each column, its main directions, and gradients for rows.
+    """Return how much a model depends on each column, the main directions of its metric, and gradients for rows.
+
+    The metric is a linear map of the features that the fit learned (``AGOP``). A model without one has only gradients.
 
     Args:
-        model: a model, or a fitted estimator; or the path of a model, a run, or a registry.
+        model: a model or a fitted estimator in memory; or the path of a saved model, of a run's directory, or of a
+            registry of models.
         rows: rows to compute gradients for, as for ``KernelMachine.predict``; None for no gradients.
         most: use only this many of the first rows; None for all.
 
