@@ -156,7 +156,7 @@ def plan(
     That chunk shows how long reading takes and how the features are scaled; with ``prices``, no row is read.
 
     Args:
-        pipeline: the definition.
+        pipeline: a ``Pipeline``, which defines data, model and solver.
         memory: as for ``run``.
         threads: as for ``run``.
         resources: as for ``run``. ``worker_memory`` is compared with the memory that a worker of a cluster needs.

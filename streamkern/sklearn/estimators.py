@@ -251,7 +251,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
             )
 
     def predict(self, X: Any) -> Array:
-        """Return labels, shape (n,), or values, shape (n,) or (n, c).
+        """Return labels or values: shape (n,), or (n, c) for c labels or targets of each row.
 
         Args:
             X: rows as in ``fit``, a ``Dataset``, a path, or a list of paths.
@@ -397,8 +397,8 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             features) or none. The choice has the smallest error on held-out rows of the sample. In ``KernelRegressor``,
             the kernel may also be the sum of a Laplace and a linear kernel. The search takes at most half as long as
             the training after it. If leaves are trained (see ``partition``), it takes at most twice as long as their
-            training. These limits do not apply to a search of a few seconds, or of half a minute if every row is a
-            center. With fewer than 400 rows, it learns no metric. With fewer than 40 rows, there is no search.
+            training. A search may always take a few seconds, or half a minute if every row is a center. With fewer than
+            400 rows, the search learns no metric. With fewer than 40 rows, there is no search.
             ``result_.report["kernel"]`` has the result. To try bandwidths with scikit-learn's ``GridSearchCV``, name a
             kernel, and pass a grid such as ``{"kernel__bandwidth": [1.0, 2.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``. If there are fewer rows, all
@@ -417,25 +417,26 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             metric, unless ``kernel`` is None and the search chooses one. ``feature_importances_`` has the result.
         partition: ``Partition()`` divides the rows into parts, called leaves, and trains a model in each. ``"auto"``
             divides tables of more than 10,000 rows, so that every row of a leaf is a center. It does so only if you
-            give no kernel, metric, centers or solver, and not on ``device="cuda"``. Near the border of two leaves, the
-            prediction is a weighted mean of the predictions of both leaves. None: one model.
+            give no kernel, metric, centers or solver, and not with ``Resources(device="cuda")``. Near the border of two
+            leaves, the prediction is a weighted mean of the predictions of both leaves. None: one model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, after all steps of
             ``preprocess``. Bandwidths and centers that you give are then in the scaled units. ``"auto"``:
             ``preprocess`` decides whether to scale. None: as ``"auto"``, except that a table in which every column is a
             number is never scaled.
         preprocess: ``"auto"`` prepares each column of a table by its kind. Missing values are filled and marked,
-            categories and dates are encoded, and numbers are standardised. Normal quantiles replace heavy-tailed
-            numbers, or are added as columns. If all columns are numbers, they are standardised only if their scales
-            differ much. They are not standardised if you give centers or a bandwidth, because these are in the units of
-            the rows. You can also give a list of steps, such as ``Impute("mean")`` or ``OneHot((3,))``. They are fitted
-            to the training rows in this order, and applied in every prediction. None: no steps.
-            ``result_.report["preprocess"]`` has the steps.
+            categories and dates are encoded, and numbers are standardised. Normal quantiles of numbers are added as
+            columns. If all columns are numbers, they are standardised only if their scales differ much. They are not
+            standardised if you give centers or a bandwidth, because these are in the units of the rows. You can also
+            give a list of steps, such as ``Impute("mean")`` or ``OneHot((3,))``. They are fitted to the training rows
+            in this order, and applied in every prediction. None: no steps. ``result_.report["preprocess"]`` has the
+            steps.
         validation: a ``Dataset``, or a share of the rows, which is then held out of training. These rows are used for
-            early stopping, and to learn probabilities or intervals. The model has the weights of the best pass.
-            Training stops after ``patience`` passes without improvement; this is a parameter of the solver, and
-            ``solver="auto"`` sets it to 3. None: no validation rows, with one exception. If there are at least 20,000
-            rows, and ``solver="auto"`` chooses a solver other than ``Direct``, one row in twenty is held out, at most
-            about 5,000. Probabilities or intervals are learned from these rows (``result_.report["held_out"]``).
+            early stopping, and to learn the probabilities of a classifier or the prediction intervals of a regressor.
+            The model has the weights of the best pass. Training stops after ``patience`` passes without improvement;
+            this is a parameter of the solver, and ``solver="auto"`` sets it to 3. None: no validation rows, with one
+            exception. If there are at least 20,000 rows, and ``solver="auto"`` chooses a solver other than ``Direct``,
+            one row in twenty is held out, at most about 5,000. Probabilities or intervals are learned from these rows
+            (``result_.report["held_out"]``).
         dtype: dtype of the arithmetic. ``"auto"``: float64 for arrays of float64 in memory; otherwise float32. If
             rounding in float32 is too large for the kernel values of these rows, the dtype is float64, and
             ``result_.report["arithmetic"]`` has the reason.
@@ -476,6 +477,9 @@ def _whole(kind: type[_Estimator]) -> type[_Estimator]:
 @_whole
 class KernelClassifier(_Scored, ClassifierUpdates, ClassifierCalibrationMixin, ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
     """Classify rows by least squares on class indicators, and predict the most probable class.
+
+    The output of each class is f(x) = Σ_j α_j k(x, z_j), with p centers z_j and weights α_j. The centers are usually
+    training rows.
 
     Probabilities are learned from rows that the model was not fitted to. These are the ``validation`` rows, or with the
     solver ``Direct``, training rows that are left out one by one. Without probabilities, or with ``class_weight``, the
