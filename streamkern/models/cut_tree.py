@@ -73,9 +73,9 @@ class Partition:
         overlap: number in [0, 0.5]. If n rows are cut in two, the ``overlap`` · n rows nearest to the cut belong to
             both parts. Near a cut, the prediction is a weighted mean of two leaves. ``"auto"`` is the largest share,
             from 0.05 to 0.5, that two conditions allow. First, no leaf has more than ``rows`` rows. Second, all leaves
-            together take no more work than one model of 10,000 rows. If even 0.05 takes more, it is 0.05. If leaves
-            have more than 16,000 rows, and more than four cuts lead to a leaf, the share is reduced. It is then below
-            0.05 if ``overlap`` is ``"auto"``, and otherwise below the ``overlap`` that you give.
+            together take no more work than one model of 10,000 rows. If no share meets both, it is 0.05. The share is
+            smaller than 0.05, or than the ``overlap`` that you give, if leaves have more than 16,000 rows and more than
+            four cuts lead to a leaf.
         by: name of a column. The rows are first divided into one part for each value of the column. Values with few
             rows share a part. This part also predicts rows with values that were not in the training rows.
         cuts: ``"gradient"``: the cuts described above. ``"kmeans"``: each cut separates two clusters of rows by
@@ -133,7 +133,7 @@ class Partition:
         return float(np.clip(2 * (widest / rows) ** (1 / depth) - 1, least, MAX_OVERLAP))
 
     def expected(self, rows: int) -> tuple[int, int]:
-        """Return the number of leaves of a table, and the number of rows of the largest, if cuts are at medians."""
+        """Return the number of leaves of a table, and the number of rows of its largest leaf, for cuts at medians."""
         overlap = self.overlap_at_cut(rows)
         depth = self._depth(rows, overlap)
         leaves = 1 << depth if self.leaves == "auto" else int(self.leaves)
@@ -148,7 +148,10 @@ class Partition:
         return depth
 
     def settled(self, rows: int, p: int | None) -> Partition:
-        """Return a copy in which the default number replaces ``"auto"``, for a table of so many rows and p centers."""
+        """Return a copy with a number in place of ``rows="auto"``.
+
+        It is the default for a table of ``rows`` rows and p centers; p is None if every row of a leaf is a center.
+        """
         if self.rows != "auto":
             return self
         each = max_full_kernel_rows(rows) if p is None else min(max(ROWS_PER_CENTER * p, MIN_LEAF_ROWS), MAX_LEAF_ROWS)

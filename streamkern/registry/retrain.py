@@ -118,7 +118,7 @@ def retrain(
     If the process is killed, the next call resumes. At any time, the champion is the old or the new model.
 
     Args:
-        pipeline: the definition; both models are scored on its ``test`` rows.
+        pipeline: a ``Pipeline``, which defines data, model and solver. Both models are scored on its ``test`` rows.
         registry: directory of the models, created if missing. Or an fsspec URL (``s3://bucket/models``); the files of
             training are then in ``runs/NAME``, with the name of the pipeline.
         gate: the condition, in the language of ``streamkern.registry.promotion_gate``. By default, there must be at
@@ -126,9 +126,9 @@ def retrain(
             larger difference also passes if it is not significant in a paired test (p >= .05).
         cold: train from the beginning with new centers, even if training could start from the champion.
         keep: number of latest versions to keep, in addition to the champion and the previous champion.
-        forget: rows that were removed from the training rows, with their original targets. If you deleted rows from a
-            file, pass the file as it was before: all its rows are subtracted, and the remaining rows are added again.
-            The rows are subtracted from the champion's sums and removed from its centers. If rows were removed and
+        forget: rows that were removed from the training rows, with their original targets. They are subtracted from the
+            champion's sums and removed from its centers. If you deleted rows from a file, pass the file as it was
+            before: all its rows are subtracted, and the remaining rows are added again. If rows were removed and
             ``forget`` is None, all rows are read again.
         memory: as for ``run``.
         threads: as for ``run``.

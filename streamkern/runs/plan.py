@@ -157,7 +157,7 @@ def plan(
     ``prices``, it reads no row.
 
     Args:
-        pipeline: the definition.
+        pipeline: a ``Pipeline``, which defines data, model and solver.
         memory: as for ``run``.
         threads: as for ``run``.
         resources: as for ``run``. ``worker_memory`` is compared with the memory that a worker of a cluster needs.

@@ -67,7 +67,7 @@ def run(
     """Train a pipeline. If a run of the same pipeline in the same directory was interrupted, resume it.
 
     Args:
-        pipeline: the definition.
+        pipeline: a ``Pipeline``, which defines data, model and solver.
         run_dir: directory for the files of the run; by default ``runs/NAME``, with the name of the pipeline. A later
             run in the same directory reuses the results of stages that have not changed.
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
@@ -80,12 +80,13 @@ def run(
         verbose: 1 shows the progress on standard error; 0 shows nothing.
 
     Returns:
-        The results, which are also in the file ``result.json`` in ``run_dir``. Each key is also an attribute.
+        A dict of the results, which are also in the file ``result.json`` in ``run_dir``. The main ones are also
+        attributes.
 
     Raises:
         PlanRefusedError: the run would exceed ``memory``. The result of a finished earlier run is unchanged.
         BusyError: another run has locked the directory.
-        MemoryLimitError: the process exceeded its memory limit in spite of the plan; its last checkpoint is kept.
+        MemoryLimitError: the process exceeded its memory limit during training; its last checkpoint is kept.
         NumericalError: training diverged or stagnated.
         UsageError: ``pipeline`` is not a Pipeline, ``memory`` cannot be parsed or differs from that of ``resources``,
             or ``checkpoint_seconds`` is negative.
@@ -201,7 +202,8 @@ def resume(
         verbose: as for ``run``.
 
     Returns:
-        The results, which are also in the file ``result.json`` in ``run_dir``. Each key is also an attribute.
+        A dict of the results, which are also in the file ``result.json`` in ``run_dir``. The main ones are also
+        attributes.
 
     Raises:
         UsageError: there is no run here, it is not a run of a pipeline file, or its working directory is gone.

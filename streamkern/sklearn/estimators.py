@@ -478,6 +478,9 @@ def _whole(kind: type[_Estimator]) -> type[_Estimator]:
 class KernelClassifier(_Scored, ClassifierUpdates, ClassifierCalibrationMixin, ClassifierMixin, _KernelEstimator):  # type: ignore[misc]
     """Classify rows by least squares on class indicators, and predict the most probable class.
 
+    The output of each class is f(x) = Σ_j α_j k(x, z_j), with p centers z_j and weights α_j. The centers are usually
+    training rows.
+
     Probabilities are learned from rows that the model was not fitted to. These are the ``validation`` rows, or with the
     solver ``Direct``, training rows that are left out one by one. Without probabilities, or with ``class_weight``, the
     prediction is the class with the largest output. With ``threshold`` and two classes, the second class is predicted

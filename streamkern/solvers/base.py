@@ -425,8 +425,8 @@ class Solver(Parameters, ABC):
     def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:
         """Return automatic choices for p centers or features and a memory budget in bytes: a name, and reasons.
 
-        The name identifies the choices in the fingerprint of a run. It is empty if nothing is chosen. The reasons are
-        sentences for the plan.
+        The name is part of the fingerprint, a hash that identifies a run. It is empty if nothing is chosen. The reasons
+        are sentences that ``plan`` prints.
         """
         return "", ()
 
@@ -444,7 +444,7 @@ class Solver(Parameters, ABC):
 
     @abstractmethod
     def setup(self, problem: Problem, prepared: Any = None) -> Iteration:
-        """Return the iteration that trains. Call ``prepare`` first if ``prepared`` is None.
+        """Return the iteration that trains. If ``prepared`` is None, this method calls ``prepare``.
 
         Raises:
             NumericalError: see ``prepare``.

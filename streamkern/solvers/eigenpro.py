@@ -70,9 +70,10 @@ Temporary = tuple[tuple[Key, Array], ...]
 
 @dataclass(frozen=True)
 class EigenPro(Solver):
-    """Preconditioned SGD, projected on the span of the centers.
+    """Preconditioned SGD, projected on the span of the kernel functions of the centers.
 
-    The literature calls this algorithm EigenPro 3, and EigenPro 4 with ``projection="delayed"``.
+    The model is f(x) = Σ_j α_j k(x, z_j), with p centers z_j and weights α_j. The centers are the rows of Z. The
+    literature calls this algorithm EigenPro 3, and EigenPro 4 with ``projection="delayed"``.
 
     Args:
         epochs: number of passes over the n training rows; by default 500,000 / n, from 1 to 20.
@@ -84,10 +85,11 @@ class EigenPro(Solver):
             momentum.
         s: number of centers whose kernel matrix gives the eigenpairs of the preconditioner; min(p, 2000) by default.
         q: number of eigenpairs of the preconditioner; s/4 by default, at most 500, or at most 250 if p > s.
-        batch: number m of rows of a step. Up to m* rows, the *critical batch*, the largest stable step size is about
-            proportional to m. For more rows, it hardly grows. m* is measured on your rows. The default is at least m*.
-            It is larger if cores would otherwise be idle, and a pass still has enough steps. It has at most 1,024 rows
-            for each of the ``lanes`` of a fit.
+        batch: number m of rows of a step. Up to a number m* of rows, the *critical batch*, the largest stable step size
+            is about proportional to m. For more rows, it hardly grows. m* is measured on your rows. The default is m*,
+            or more if cores would otherwise be idle and the run still has enough steps. But it is at most a sixteenth
+            of a pass. On the CPU, it is also at most 1,024 rows for each of the ``lanes``, a parameter of estimators
+            and pipelines.
         step: step size η for the mean gradient of a batch; by default the largest stable step size.
         average: True returns the average of the weights after each step, False the weights after the last step.
         momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018). By default max(0, 1 − 8 m*/min(m, p)), so there is no
@@ -303,7 +305,7 @@ class EigenPro(Solver):
         )  # fmt: skip
 
     def rate(self, size: StepSize) -> Callable[[int], float]:
-        """Return a picklable function that maps the number of rows of a batch to η."""
+        """Return a picklable function that maps the number of rows of a batch to the step size η."""
         return size.step if self.step is None else partial(_given_step, self.step)
 
 
