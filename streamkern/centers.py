@@ -297,7 +297,7 @@ class RPCholesky(Centers):
     """Rows chosen by randomly pivoted Cholesky (Chen, Epperly, Tropp, Webber 2023, alg. 2.1).
 
     For the centers Z so far, row x is the next center with a probability proportional to k(x, x) − k(x, Z) K(Z, Z)⁻¹
-    k(Z, x). With a subsample of s rows, the choice takes s p² + s p d multiply-adds, and s (p + 2 d) numbers in memory.
+    k(Z, x). With a subsample of s rows, the choice takes s p² + s p d multiply-adds, and s (p + 3 d) numbers in memory.
 
     Args:
         p: number of centers.
