@@ -83,7 +83,7 @@ EXEMPT = {
     ),
     **dict.fromkeys(("1 GiB", "8 MB", "0.01", "0.49"), "of data and runs: sizes, and settings"),
     **dict.fromkeys(("0.95", "0.97", "95%"), "promises, bounds, and levels of intervals"),
-    **dict.fromkeys(("3.11", "9.0", "127.0", "3.4"), "versions, an address, sizes by formula"),
+    **dict.fromkeys(("3.11", "9.0", "127.0"), "versions, an address"),
     **dict.fromkeys(("32 times", "nine times as much"), "a ratio of two batches, and an example"),
     **dict.fromkeys(("1,024", "4,096", "16,384", "65,536"), "powers of two, in defaults.py"),
     **dict.fromkeys(("1,797", "7,688", "3,726"), "of data: rows of the digits, a gain in a table, a ratio of two sums"),
