@@ -249,7 +249,8 @@ def main() -> None:
 
     package = importlib.util.find_spec("streamkern")
     assert package is not None
-    compileall.compile_dir(Path(str(package.origin)).parent, quiet=1)  # as an installation does
+    compileall.compile_dir(Path(str(package.origin)).parent, quiet=1)  # as an installation does, and the next line
+    subprocess.run([sys.executable, "-m", "streamkern", "doctor", "--compile"], check=True, stdout=subprocess.DEVNULL)
     reached: dict[str, dict[float, list[float]]] = {name: {a: [] for a in options.accuracy} for name in options.sides}
     ends: dict[str, list[float]] = {name: [] for name in options.sides}
     others: dict[str, list[dict[str, float]]] = {name: [] for name in options.sides}
