@@ -42,6 +42,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+# Tests have a cache of their own, but the user's compiled loops.
+os.environ.setdefault("NUMBA_CACHE_DIR", os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"))
+
 calibrate.MEASUREMENT_SECONDS = TIMED
 
 # Worker processes of this one are forks of a process that has imported what they need, which takes each two seconds;

@@ -1,13 +1,15 @@
-"""Files with the machine code of loops, compiled ahead of use for a level of x86-64 (ADR 45).
+"""Files with the machine code of loops (ADR 45).
 
-The wheel brings such files, and ``streamkern doctor --compile`` adds them to an installation. The name of their folder
-contains a digest of all that compiled code depends on, so code of other sources, of another Python or another release
-of Numba is never read, and the loops are compiled as if there were no file.
+The wheel brings files for a level of x86-64, and ``streamkern doctor --compile`` adds them to an installation. Loops
+without such a file are compiled at their first call, for this processor, to files in the user's cache. The name of a
+folder of files contains a digest of all that compiled code depends on, so code of other sources, of another Python or
+another release of Numba is never read.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 import platform
 import sys
@@ -28,6 +30,8 @@ from streamkern.storage.atomic_writes import staged
 
 _PACKAGE = Path(__file__).parent.parent
 CODE_ROOT = _PACKAGE / "cpu" / "code"
+OWN = "processor"
+"""Stands for the level of code that is compiled for this processor alone."""
 
 _SOURCES = ("cpu/*.py", "engine/elementwise.py", "rng.py")
 """Files that loops are compiled from, or whose constants they contain."""
@@ -70,19 +74,32 @@ def level_environment(level: str) -> dict[str, str]:
     return {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": ",".join(f"+{feature}" for feature in LEVELS[level])}
 
 
+def user_root() -> Path:
+    """Return the directory with code that was compiled at first calls: ``NUMBA_CACHE_DIR``, or the user's cache."""
+    given = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
+    try:
+        return Path(given or Path.home() / ".cache") / "streamkern"
+    except RuntimeError:  # a user without a home directory: nothing is cached
+        return Path(os.devnull) / "streamkern"
+
+
 @cache
 def code_folder(level: str, root: Path = CODE_ROOT) -> Path:
     """Return the folder of a level's files for this Python, this Numba and these sources."""
     python = sys.implementation.cache_tag, getattr(sys, "abiflags", ""), sys.platform
-    versions = (*python, numba.__version__, llvmlite.__version__, sources_digest())
+    versions: tuple[Any, ...] = (*python, numba.__version__, llvmlite.__version__, sources_digest())
+    if level == OWN:
+        named = numba.config.CPU_NAME, numba.config.CPU_FEATURES
+        versions += (platform.machine(), *named, llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
     return root / f"{level}-{hashlib.sha256(repr(versions).encode()).hexdigest()[:20]}"
 
 
 def find_code(name: str, root: Path = CODE_ROOT) -> Path | None:
     """Return the file that has the code of ``module.function-dtype`` for this processor, if there is one."""
     level = processor_level()
-    path = code_folder(level, root) / name if level else None
-    return path if path is not None and path.exists() else None
+    folders = [code_folder(level, root)] if level else []
+    paths = (folder / name for folder in (*folders, code_folder(OWN, user_root())))
+    return next((path for path in paths if path.exists()), None)
 
 
 class StoredCode(NullCache):  # type: ignore[misc]

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from streamkern.cpu.code_files import CODE_ROOT, code_folder, level_environment, processor_level
-from streamkern.cpu.compiled import LOOPS, OPTIONS, Loop
+from streamkern.cpu.code_files import CODE_ROOT, code_folder, level_environment, processor_level, user_root
+from streamkern.cpu.compiled import LOOPS, Loop
 from streamkern.startup import paused_collector
 
 DEFAULTS = {
@@ -77,14 +77,12 @@ def compile_ahead(
     """
     with tempfile.TemporaryDirectory(prefix="streamkern-") as name:
         claims = Path(name)
-        # New processes, because Numba reads its variables when it is imported. Caches apart, because Numba's are not
-        # for two processes at once.
+        # New processes, because Numba reads its variables when it is imported.
         children = []
         for worker in range(min(workers, len(missing_loops(level, root)))):
-            cache = {"NUMBA_CACHE_DIR": str(claims / f"cache-{worker}")}
             with (claims / f"log-{worker}").open("wb") as log:
                 command = [*(program or PROGRAM), level, str(root), name, FIRST[worker % len(FIRST)]]
-                environment = os.environ | level_environment(level) | cache
+                environment = os.environ | level_environment(level)
                 children.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
         for child in children:
             child.wait()
@@ -101,7 +99,6 @@ def compile_claimed(words: Sequence[str]) -> None:
     Level, root, the folder, and the type to begin with are words.
     """
     level, root, claims, first = words
-    OPTIONS["cache"] = False  # what loops call is compiled for this process alone
     with paused_collector():
         for name, dtype in sorted(missing_loops(level, Path(root)), key=lambda each: each[1] != first):
             try:
@@ -115,13 +112,13 @@ def compile_here(root: Path = CODE_ROOT) -> str:
     """Compile what is missing for this processor; return a sentence that says what was done, and where.
 
     Files beside the package serve every user of an installation, also in a read-only container. Where they cannot be
-    written, or the processor has no level, Numba's cache gets the code.
+    written, or the processor has no level, the user's cache gets the code.
     """
     began, level = time.perf_counter(), processor_level()
     missing = missing_loops(level, root) if level else default_loops()
     place, reason = str(root), compile_ahead(level, root) if level else "this processor is of no level of x86-64"
     if reason:
-        place = f"Numba's cache ({reason})"
+        place = f"{user_root()} ({reason})"
         for name, dtype in missing:
             _loop(name).load(np.dtype(dtype))
     seconds = time.perf_counter() - began

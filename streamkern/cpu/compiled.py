@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 import threading
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -15,66 +14,15 @@ from typing import Any
 import numba
 import numpy as np
 from numba.core import types
-from numba.core.caching import NullCache
 from numba.core.sigutils import normalize_signature
 from numba.np.numpy_support import as_dtype
 
-from streamkern.cpu.code_files import StoredCode, find_code, sources_digest, write_code
+from streamkern.cpu.code_files import OWN, StoredCode, code_folder, find_code, user_root, write_code
+from streamkern.errors import StorageError
 from streamkern.startup import paused_collector
 from streamkern.storage.atomic_writes import write_lock
 
-
-def _can_be_cached() -> bool:
-    """Return True if compiled code can be cached on disk, which is impossible in a read-only container."""
-    try:
-        numba.njit(cache=True)(_can_be_cached)
-    except RuntimeError:
-        return False
-    return True
-
-
-OPTIONS = {"cache": _can_be_cached(), "nogil": True, "error_model": "numpy", "boundscheck": False}
-
-
-_NOTE = "streamkern.sources"
-"""File beside Numba's cached code that has the digest of its sources."""
-
-
-def _is_current(folder: Path) -> bool:
-    try:
-        return (folder / _NOTE).read_text() == sources_digest()
-    except OSError:
-        return False
-
-
-def _forget_older(folder: Path) -> None:
-    if _is_current(folder):
-        return
-    with suppress(OSError):  # where nothing can be written
-        for index in folder.glob("*.nbi"):
-            index.unlink(missing_ok=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / _NOTE).write_text(sources_digest())
-
-
-def _keys_of(index: Path, stamp: Any) -> set[Any]:
-    """Keys of the code that an index lists, if this release of Numba wrote it from a file with this stamp."""
-    with suppress(Exception), index.open("rb") as file:  # an index of any other release may have any content
-        if pickle.load(file) == numba.__version__:
-            written, overloads = pickle.loads(file.read())
-            return set(overloads) if written == stamp else set()
-    return set()
-
-
-def _is_cached(dispatcher: Any, signature: Any) -> bool:
-    """Return True if Numba's own cache has the code of a signature for this processor."""
-    cached, folder = dispatcher._cache, Path(dispatcher.stats.cache_path or "")
-    if not dispatcher.stats.cache_path or not _is_current(folder):
-        return False
-    stamp = cached._impl.locator.get_source_stamp()
-    index = folder / f"{cached._impl.filename_base}.nbi"
-    return cached._index_key(signature, dispatcher.targetctx.codegen()) in _keys_of(index, stamp)
-
+OPTIONS = {"nogil": True, "error_model": "numpy", "boundscheck": False}
 
 COMPILING = (
     "compiling kernels for this processor, once: this run takes some ten seconds longer "
@@ -83,15 +31,15 @@ COMPILING = (
 """What the first process that compiles writes to standard error."""
 
 _NO_CACHE = (
-    "Compiled code cannot be cached, so every process compiles again for some ten seconds: neither the "
-    "package's directory nor the user's cache directory is writable. Set NUMBA_CACHE_DIR to a writable one."
+    "Compiled code cannot be cached, so every process compiles again for some ten seconds: the user's cache directory "
+    "cannot be written. Set NUMBA_CACHE_DIR to a writable one."
 )
 
 
 @cache
-def _announce() -> None:
+def _announce(can_be_cached: bool = True) -> None:
     """Say once in a process that it compiles."""
-    if not OPTIONS["cache"]:
+    if not can_be_cached:
         warnings.warn(_NO_CACHE, stacklevel=2)
     elif sys.stderr is not None:
         with suppress(OSError, ValueError):  # a closed stream
@@ -141,11 +89,9 @@ class Loop:
         return compiled
 
     def is_compiled(self, dtype: Any) -> bool:
-        """Return True if a call with this dtype compiles nothing: code is loaded, in a file, or in a current cache."""
+        """Return True if a call with this dtype compiles nothing: code is loaded, or in a file."""
         dtype = np.dtype(dtype)
-        if dtype in self._compiled or find_code(self.code_name(dtype)) is not None:
-            return True
-        return _is_cached(self._dispatcher(), self._signatures[dtype])
+        return dtype in self._compiled or find_code(self.code_name(dtype)) is not None
 
     @property
     def dtypes(self) -> list[np.dtype[Any]]:
@@ -159,49 +105,46 @@ class Loop:
     def compile_to(self, path: Path, dtype: np.dtype[Any]) -> None:
         """Compile for a dtype and write the code to a file."""
         signature = self._signatures[dtype]
-        self.inside._cache = NullCache()  # code that was read from Numba's cache cannot be written
         self.inside.compile(signature)  # once for this file, and for the loops that call it
         write_code(path, self.inside.get_compile_result(signature))
 
-    def _dispatcher(self) -> Any:
-        return numba.njit(**OPTIONS)(self._function)
-
     def _compile(self, dtype: np.dtype[Any]) -> Callable[..., Any]:
-        dispatcher = self._from_file(dtype) or self._from_cache(dtype)
-        dispatcher.disable_compile()
-        for overload in dispatcher.overloads.values():
-            overload.library._shared_module = None  # bitcode for callers among compiled functions: they call ``inside``
-        compiled: Callable[..., Any] = dispatcher
-        return compiled
+        signature, path = self._signatures[dtype], find_code(self.code_name(dtype))
+        return (path and self._read(path, signature)) or self._written(dtype) or self._kept_in_memory(signature)
 
-    def _from_file(self, dtype: np.dtype[Any]) -> Any:
-        path = find_code(self.code_name(dtype))
-        if path is None:
-            return None
-        dispatcher = numba.njit(**OPTIONS | {"cache": False})(self._function)
+    def _read(self, path: Path, signature: Any) -> Callable[..., Any] | None:
+        dispatcher = numba.njit(**OPTIONS)(self._function)
         dispatcher._cache = StoredCode(path)
         try:
             with paused_collector():
-                dispatcher.compile(self._signatures[dtype])
+                dispatcher.compile(signature)
         except Exception:  # damaged, or written by a build that differs in more than the folder's name says
             return None
-        return dispatcher
+        dispatcher.disable_compile()
+        for overload in dispatcher.overloads.values():
+            overload.library._shared_module = None  # bitcode for callers among compiled functions: they call ``inside``
+        found: Callable[..., Any] = dispatcher
+        return found
 
-    def _from_cache(self, dtype: np.dtype[Any]) -> Any:
-        dispatcher, signature = self._dispatcher(), self._signatures[dtype]
-        # Numba writes the name of a function's code to an index before the code itself, without a lock: another process
-        # could load the old file of that name, compiled by another release of numba or for another type.
-        folder = dispatcher.stats.cache_path
-        with write_lock(Path(folder) / "streamkern") if folder else nullcontext():
-            # Compiling leaves garbage; reading cached code does not.
-            cached = _is_cached(dispatcher, signature)
-            if folder:
-                _forget_older(Path(folder))
-            if not cached:
-                _announce()
-            with paused_collector() if cached else nullcontext():
-                dispatcher.compile(signature)
-        return dispatcher
+    def _written(self, dtype: np.dtype[Any]) -> Callable[..., Any] | None:
+        """Compile to the user's cache, one process at a time; None if it cannot be written."""
+        path = code_folder(OWN, user_root()) / self.code_name(dtype)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with write_lock(path.with_name(f"{path.name}-compiling")):
+                found = self._read(path, self._signatures[dtype]) if path.exists() else None
+                if found is None:
+                    _announce()
+                    self.compile_to(path, dtype)
+        except (OSError, StorageError):
+            return None
+        return found or self._read(path, self._signatures[dtype])
+
+    def _kept_in_memory(self, signature: Any) -> Callable[..., Any]:
+        _announce(can_be_cached=False)
+        self.inside.compile(signature)
+        found: Callable[..., Any] = self.inside
+        return found
 
 
 def loop(signature: Callable[[Any], Any], *dtypes: Any) -> Callable[[Callable[..., Any]], Loop]:

@@ -50,7 +50,7 @@ def never(self: Any, dtype: Any) -> Any:
 @own_level
 def test_code_of_a_file_has_the_bits_of_code_compiled_here(norms: compiled.Loop, monkeypatch: pytest.MonkeyPatch):
     expected = norms_of(loops.row_norms)
-    monkeypatch.setattr(compiled.Loop, "_from_cache", never)
+    monkeypatch.setattr(compiled.Loop, "_written", never)
     assert norms.is_compiled(X.dtype)
     assert np.array_equal(norms_of(norms), expected)
 
@@ -63,7 +63,7 @@ from streamkern.cpu import code_files, compiled, loops
 from streamkern.memory import release_free_memory
 
 compiled.find_code = lambda name: code_files.find_code(name, Path(sys.argv[1]))
-compiled.Loop._from_cache = None
+compiled.Loop._written = None
 X = np.arange(12.0, dtype=np.float32).reshape(3, 4)
 
 def norms():
@@ -116,6 +116,7 @@ def test_code_of_other_sources_versions_and_levels_is_not_found(
     where: Any, name: str, value: Any, norms: compiled.Loop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     assert code_files.find_code(norms.code_name(X.dtype), tmp_path) is not None
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "none"))
     code_folder.cache_clear()
     monkeypatch.setattr(where, name, value)
     assert code_files.find_code(norms.code_name(X.dtype), tmp_path) is None
@@ -170,11 +171,14 @@ def test_doctor_compiles_what_is_missing_beside_the_package(tmp_path: Path):
 
 
 @own_level
-def test_doctor_compiles_into_numbas_cache_where_the_package_cannot_be_written(monkeypatch: pytest.MonkeyPatch):
+def test_doctor_compiles_into_the_users_cache_where_the_package_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compile_ahead, "DEFAULTS", {"gemm.pack_rows": ("float32",)})
     monkeypatch.setattr(compile_ahead, "PROGRAM", (sys.executable, "-c", "import sys; sys.exit('read-only')"))
     told = compile_ahead.compile_here(Path("/proc/none"))
-    assert "Numba's cache" in told
+    assert f"{tmp_path}/streamkern (read-only)" in told
     assert np.dtype(np.float32) in LOOPS["streamkern.cpu.gemm.pack_rows"].dtypes
 
 

@@ -1,23 +1,21 @@
-"""Compiled code is kept on the disk, where several processes look for it at once."""
+"""Code that is compiled at a first call is kept in the user's cache, where several processes look for it at once."""
 
 from __future__ import annotations
 
 import os
-import pickle
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
-import numba
 import pytest
 
+from streamkern.cpu.code_files import OWN, code_folder
 from streamkern.cpu.compiled import COMPILING
 
 MODULE = """
-import sys, time, numba
+import numba
 import numpy as np
-from numba.core import caching
 from streamkern.cpu.compiled import OPTIONS, loop, vector
 
 @numba.njit(**OPTIONS)
@@ -29,119 +27,92 @@ def outer(x):
     return inner(x[0]) * 2
 
 if __name__ == "__main__":
-    save = caching.IndexDataCacheFile._save_data
-    def slow(self, name, data):
-        time.sleep(float(sys.argv[1]))
-        save(self, name, data)
-    caching.IndexDataCacheFile._save_data = slow
     for dtype in (np.float32, np.float64):
         assert outer(np.full(1, 1.5, dtype)) == 5.0
 """
 
-NOWHERE = """
-from numba.core import caching
-getattr(caching, "CacheImpl", getattr(caching, "_CacheImpl", None))._locator_classes = []
-"""
 
-
-@pytest.mark.slow
-def test_a_process_does_not_take_what_another_release_of_numba_left_for_what_one_beside_it_compiles(tmp_path: Path):
-    module, kept = tmp_path / "loops_of_a_user.py", tmp_path / "__pycache__"
-    module.write_text(MODULE)
-
-    def begin(pause: float) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, module, str(pause)])
-
-    assert begin(0).wait(120) == 0
-    for index in kept.glob("*.nbi"):  # the release comes first, what it indexes is written after it
-        with index.open("rb") as file:
-            pickle.load(file)
-            rest = file.read()
-        index.write_bytes(pickle.dumps("0.1") + rest)
-    before = {index: index.read_bytes() for index in kept.glob("*.nbi")}
-    codes = list(kept.glob("*.nbc"))
-    assert len(before) == 2
-    assert len(codes) == 4
-    for code in codes:
-        code.write_bytes(pickle.dumps("code of another release"))
-
-    slow = begin(2.0)
-    until = time.monotonic() + 200
-    while all(index.read_bytes() == old for index, old in before.items()):
-        assert time.monotonic() < until
-        time.sleep(0.01)
-    beside = begin(0)
-    assert [process.wait(120) for process in (slow, beside)] == [0, 0]
-
-
-@pytest.mark.slow
-def test_code_of_older_sources_of_the_functions_it_calls_is_not_used(tmp_path: Path):
-    """Numba looks only at the file of a function itself."""
-    module, called = tmp_path / "loops_of_a_user.py", tmp_path / "called.py"
-    module.write_text(
-        MODULE.replace("@numba.njit(**OPTIONS)\ndef inner(x):\n    return x + 1\n", "from called import inner\n")
-    )
-    code = "import numba, loops_of_a_user, streamkern.cpu.compiled as c\n"
-    code += "c.sources_digest = lambda: {!r}\nprint(loops_of_a_user.outer(loops_of_a_user.np.array([1.5])))"
-    found = []
-    for version, added in (("first", 1), ("second", 10), ("second", 10)):  # of other sizes, else Python keeps its code
-        called.write_text(f"import numba\n@numba.njit\ndef inner(x):\n    return x + {added}\n")
-        done = subprocess.run(
-            [sys.executable, "-c", code.format(version)], cwd=tmp_path, capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, done.stderr
-        found.append(float(done.stdout))
-    assert found == [5.0, 23.0, 23.0]
-    assert (tmp_path / "__pycache__" / "streamkern.sources").read_text() == "second"
-
-
-def test_where_nothing_can_be_kept_every_process_compiles_and_says_so(tmp_path: Path):
-    module = tmp_path / "loops_of_a_user.py"
-    module.write_text(NOWHERE + MODULE)
-    done = subprocess.run([sys.executable, module, "0"], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("Set NUMBA_CACHE_DIR to a writable one") == 1
-    assert not (tmp_path / "__pycache__").exists()
-
-
-@pytest.mark.slow
-def test_the_first_process_says_once_that_it_compiles(tmp_path: Path):
+@pytest.fixture
+def begin(tmp_path: Path) -> Any:
+    """A function that runs code, or the loops of ``MODULE``, in a new process with an empty cache."""
     (tmp_path / "loops_of_a_user.py").write_text(MODULE)
+
+    def begun(*code: str, cache: str = "cache", **variables: str) -> subprocess.Popen[str]:
+        words = ["-c", *code] if code else ["-m", "loops_of_a_user"]
+        env = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / cache)} | variables
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen([sys.executable, *words], cwd=tmp_path, env=env, **streams)  # type: ignore[call-overload]
+
+    return begun
+
+
+def said(process: subprocess.Popen[str]) -> tuple[str, str]:
+    told = process.communicate(timeout=120)
+    assert process.returncode == 0, told
+    return told
+
+
+def files(root: Path) -> list[str]:
+    return sorted(path.name for path in root.glob("streamkern/*/*"))
+
+
+def test_where_nothing_can_be_kept_every_process_compiles_and_says_so(begin: Any, tmp_path: Path):
+    (tmp_path / "cache").touch()
+    _, told = said(begin())
+    assert told.count("Set NUMBA_CACHE_DIR to a writable one") == 1
+    assert COMPILING not in told
+
+
+def test_a_user_without_a_home_compiles_too(monkeypatch: pytest.MonkeyPatch):
+    from streamkern.cpu import code_files
+
+    def none() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(code_files.Path, "home", none)
+    with pytest.raises(OSError, match="Not a directory"):
+        code_folder(OWN, code_files.user_root()).mkdir(parents=True)
+    assert code_files.find_code("none") is None
+
+
+@pytest.mark.slow
+def test_the_first_process_says_once_that_it_compiles(begin: Any, tmp_path: Path):
     code = "import loops_of_a_user as m\nm.outer(m.np.zeros(1))\nm.outer(m.np.zeros(1, 'f4'))"
-    told = [
-        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120).stderr
-        for _ in range(2)
-    ]
-    assert told == [COMPILING, ""]
+    assert [said(begin(code))[1] for _ in range(2)] == [COMPILING, ""]
+    assert files(tmp_path / "cache") == ["loops_of_a_user.outer-float32", "loops_of_a_user.outer-float64"]
 
 
 @pytest.mark.slow
-def test_a_new_time_of_the_file_compiles_nothing(tmp_path: Path):
-    """A second installation of the same sources."""
-    if not isinstance(numba.njit(cache=True)(_nothing)._cache._impl.locator.get_source_stamp(), bytes):
-        pytest.skip("this release of Numba compares times")
-    module = tmp_path / "loops_of_a_user.py"
-    module.write_text(MODULE)
-    code = "import loops_of_a_user as m\nprint(m.outer.is_compiled(float))\nm.outer(m.np.zeros(1))"
-    for known in ("False\n", "True\n"):
-        os.utime(module)
-        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-        assert done.stdout == known, done.stderr
-
-
-def _nothing() -> None:
-    pass
+def test_processes_side_by_side_compile_a_loop_once(begin: Any, tmp_path: Path):
+    assert sorted(said(process)[1] for process in [begin() for _ in range(4)]).count(COMPILING) in (1, 2)
+    assert len(files(tmp_path / "cache")) == 2
 
 
 @pytest.mark.slow
-def test_a_loop_is_compiled_only_for_the_types_it_is_called_with(tmp_path: Path):
-    module = tmp_path / "loops_of_a_user.py"
-    module.write_text(MODULE)
+@pytest.mark.parametrize("code", [b"", b"code of another release"])
+def test_a_damaged_file_is_compiled_again(begin: Any, tmp_path: Path, code: bytes):
+    said(begin())
+    for path in tmp_path.glob("cache/streamkern/*/*"):
+        path.write_bytes(code)
+    assert [said(begin())[1] for _ in range(2)] == [COMPILING, ""]
+
+
+@pytest.mark.slow
+def test_code_of_another_processor_is_not_used(begin: Any):
+    assert said(begin())[1] == COMPILING
+    other = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
+    assert [said(begin(**other))[1] for _ in range(2)] == [COMPILING, ""]
+    assert said(begin())[1] == ""
+
+
+@pytest.mark.slow
+def test_a_loop_is_compiled_only_for_the_types_it_is_called_with(begin: Any, tmp_path: Path):
     code = "import loops_of_a_user as m\nm.outer(m.np.zeros(1))\nassert m.outer.is_compiled(float)\n"
     code += "assert not m.outer.is_compiled('f4')\nm.outer(m.np.zeros(1, int))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert "KeyError: dtype('int64')" in done.stderr
-    assert len(list((tmp_path / "__pycache__").glob("*.outer-*.nbc"))) == 1
+    process = begin(code)
+    assert "KeyError: dtype('int64')" in process.communicate(timeout=120)[1]
+    assert files(tmp_path / "cache") == ["loops_of_a_user.outer-float64"]
     code = "import loops_of_a_user as m\nprint([m.outer.is_compiled(dtype) for dtype in ('f8', 'f4')])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.stdout == "[True, False]\n", done.stderr
+    assert said(begin(code))[0] == "[True, False]\n"
