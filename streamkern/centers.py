@@ -215,13 +215,13 @@ class KMeans(Centers):
     sums, and so the rounding of the means. A row midway between two centers may then move to the other center.
 
     While the sample of max(10 p, 10,000) rows is read, three copies of it are in memory. Then, on s threads or
-    workers, an iteration has at most 6 s + 7 sums of 8 p (d + 1) bytes in memory. Distances take 16 MB for each thread
-    or worker.
+    workers, an iteration has at most 6 s + 7 sums in memory. For d features, a sum takes 8 p (d + 1) bytes. Distances
+    take 16 MB for each thread or worker.
 
     Args:
         p: number of centers.
-        iterations: largest number of iterations. They stop earlier if all rows were read and the sum of squared
-            distances falls by less than 0.5%.
+        iterations: largest number of iterations. If each iteration reads all rows, they stop earlier when the sum of
+            squared distances falls by less than 0.5%.
         batch: number of rows of an iteration. None for max(256 p, 65,536), or all rows if there are fewer.
         seed: seed of the draws and of the order of the centers.
 

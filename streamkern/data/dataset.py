@@ -66,11 +66,12 @@ class Dataset:
         seed: seed of the augmentations and of the sample.
         quarantine: ranges of rows that are excluded because their chunks are corrupt; see ``without``.
         origin: subtracted from scaled and augmented rows before they are rounded to the dtype of the arithmetic: a
-            number or shape (d,). A fit sets it if rows are far from 0 and the kernel depends on differences.
+            number or shape (d,). A fit sets it if rows are far from 0 and the kernel depends only on differences
+            of rows.
         wide: whether stored values stay float64 until they are scaled. None: only if float32 cannot
             represent all values of the dtype of the source. In prediction, the model sets the value that training had.
         labels: all classes, if later rows may have classes that these rows lack. None for the classes of these rows.
-        roles: time and group of the stored rows, or None; every split follows them.
+        roles: a time, a group, or both, for each stored row. Every split uses them. None if rows have neither.
     """
 
     source: Source
@@ -396,9 +397,9 @@ class Dataset:
 
         Args:
             condition: comparisons of stored features, time or group with values, such as ``"sold_at >= '2012-06-01' and
-                shop in ('a', 'b')"``. Join them by ``and``, ``or`` and ``not``. Texts can only be equal or different.
-                Put dates and texts in quotes, and also column names that are not one word. A comparison with a missing
-                value is false.
+                shop in ('a', 'b')"``. Join them by ``and``, ``or`` and ``not``. Compare texts only by ``==``, ``!=``,
+                ``in`` and ``not in``. Put dates and texts in quotes, and also column names that are not one word. A
+                comparison with a missing value is false.
 
         Raises:
             UsageError: the condition cannot be read.
@@ -484,8 +485,11 @@ class Dataset:
     def without(self, quarantine: Sequence[Quarantined]) -> Dataset:
         """Return the dataset without the rows of corrupt chunks. Other rows keep their ids and order.
 
+        Args:
+            quarantine: the ranges of rows of the corrupt chunks, ascending and disjoint.
+
         Raises:
-            UsageError: ``augment`` was given ``copies`` or ``rows`` before, or ranges overlap or descend.
+            UsageError: ``augment`` was given ``copies`` or ``rows`` before, or ranges are not ascending and disjoint.
             DataError: no row is left.
         """
         self._require_plain(self.virtual_rows is None, "without", "leave rows out first")
@@ -510,7 +514,7 @@ class Dataset:
         return self._with(augmentations=(), virtual_rows=None)
 
     def draw(self, k: int, *key: int) -> IntArray:
-        """Return ids of k distinct rows, drawn uniformly. The first j of them are the draw of j rows with this ``key``.
+        """Return ids of k distinct rows, drawn uniformly. Draws with the same ``key`` begin with the same ids.
 
         Raises:
             DataError: there are fewer than k rows.

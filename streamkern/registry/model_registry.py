@@ -205,8 +205,9 @@ class Registry:
             part: the name of a directory, such as ``profile.zarr``.
             read: function called with the path of the directory, or of a temporary copy of it. It is called again
                 if the champion is replaced meanwhile.
-            user: object that reads the files later, in a list, to which ``read`` may append it. A temporary copy is
-                deleted when this object is garbage-collected, or at once if the list is empty.
+            user: a list. If an object will read the files later, ``read`` appends it to this list. A temporary copy is
+                deleted when this object is garbage-collected. If the list is empty, the copy is deleted
+                at once.
         """
 
         def at(number: int) -> T:
@@ -302,8 +303,8 @@ class Registry:
 
         Args:
             version: the number of the version.
-            instead_of: version number of the champion that may be replaced, or None for no champion. By default, any
-                champion may be replaced.
+            instead_of: version number of the champion that may be replaced. None: there must be no champion. By
+                default, any champion may be replaced.
 
         Returns:
             The number of the version.
@@ -378,11 +379,11 @@ class Registry:
         return gone
 
     def log(self, decision: dict[str, Any]) -> None:
-        """Append a decision to promote a version, or not, to the log. If this fails, the decision remains valid."""
+        """Append a decision to the log: whether a version was promoted. If this fails, the decision remains valid."""
         self._store.log(json.dumps(redacted(json.loads(json.dumps(decision, default=str)))).encode() + b"\n")
 
     def decisions(self) -> list[dict[str, Any]]:
-        """Return all decisions of retrainings, oldest first."""
+        """Return all logged decisions on whether a version was promoted, oldest first."""
         found = []
         for line in self._store.lines():
             with suppress(ValueError, StorageError):

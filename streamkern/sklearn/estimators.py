@@ -397,16 +397,18 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             chooses a metric (weights of the features), or none. The choice has the smallest error on held-out rows of
             the sample. In ``KernelRegressor``, the kernel may also be the sum of a Laplace and a linear kernel. The
             search takes at most half as long as the training after it. If leaves are trained (see ``partition``), it
-            takes at most twice as long as their training. In any case it may take a few seconds, or half a minute if
-            every row is a center. With fewer than 400 rows, the search learns no metric. With fewer than 40 rows, there
-            is no search. ``result_.report["kernel"]`` has the result. To try bandwidths with scikit-learn's
-            ``GridSearchCV``, name a kernel, and pass a grid such as ``{"kernel__bandwidth": [1.0, 2.0]}``.
+            takes at most twice as long as their training. Each limit is at least a few seconds. It is at least half a
+            minute if one model has every row as a center. With fewer than 400 rows, the search learns no metric. With
+            fewer than 40 rows, there is no search. ``result_.report["kernel"]`` has the result. To try bandwidths with
+            scikit-learn's ``GridSearchCV``, name a kernel, and pass a grid such as
+            ``{"kernel__bandwidth": [1.0, 2.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``, for the rows of an array Z. If
             there are fewer rows than this number, all rows become centers, with a warning. None: with leaves (see
-            ``partition``), every row of a leaf is a center. Without leaves, every row is a center if there are at most
-            10,000 rows, and the solver is ``Direct`` with a Laplace kernel. In all other cases, the centers are random
-            rows. Their number is the largest of three: 2,000; a quarter of the rows, up to 5,000; an eighth of the
-            rows, up to 8,000. There are fewer centers if there is little memory, or if there are many features.
+            ``partition``), every row of a leaf is a center. Without leaves, every row is a center on three conditions:
+            there are at most 10,000 rows, the solver is ``Direct``, and the kernel is Laplace. In all other cases, the
+            centers are random rows. Their number is the largest of three: 2,000; a quarter of the rows, up to 5,000; an
+            eighth of the rows, up to 8,000. There are fewer centers if there is little memory, or if there are many
+            features.
         solver: the solver. ``"auto"`` chooses by the work and memory that solvers would need. The first choice is
             ``Direct``, which solves the normal equations after one pass over the rows. If the kernel is searched, the
             second choice is ``Falkon``, which uses conjugate gradients. The last choice is ``EigenPro``, which takes

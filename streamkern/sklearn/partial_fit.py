@@ -116,8 +116,8 @@ class RegressorUpdates(_Updates):
         Args:
             X: rows, as in ``fit``.
             y: targets; None with a ``Dataset``.
-            sample_weight: weights w >= 0, shape (n,); by default 1. Only the ratios of weights matter, also between
-                calls.
+            sample_weight: weights w >= 0, shape (n,); by default 1. Only the ratios of weights matter, also of
+                weights in different calls.
 
         Raises:
             AttributeError: the model does not store its sums.
@@ -149,8 +149,8 @@ class ClassifierUpdates(_Updates):
             X: rows, as in ``fit``.
             y: labels; None with a ``Dataset``.
             classes: all labels of this and later calls, shape (K,), in the first call. None: the labels of its rows.
-            sample_weight: weights w >= 0, shape (n,); by default 1. Only the ratios of weights matter, also between
-                calls.
+            sample_weight: weights w >= 0, shape (n,); by default 1. Only the ratios of weights matter, also of
+                weights in different calls.
 
         Raises:
             AttributeError: the model does not store its sums.

@@ -423,10 +423,13 @@ class Solver(Parameters, ABC):
         return Traits()
 
     def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:
-        """Return automatic choices for p centers or features and a memory budget in bytes: a name, and reasons.
+        """Return the automatic choices of the solver: a name, and the reasons as sentences that ``plan`` prints.
 
-        The name is part of the fingerprint, a hash that identifies a run. It is empty if nothing is chosen. The reasons
-        are sentences that ``plan`` prints.
+        The name is part of the fingerprint, a hash that identifies a run. It is empty if nothing is chosen.
+
+        Args:
+            p: number of centers, or of features of a feature map.
+            memory: memory budget of the solver in bytes; None for no limit.
         """
         return "", ()
 
@@ -444,8 +447,8 @@ class Solver(Parameters, ABC):
 
     @abstractmethod
     def setup(self, problem: Problem, prepared: Any = None) -> Iteration:
-        """Return the iteration that trains. If ``prepared`` is None, this method calls ``prepare``.
+        """Return the object that makes the training steps. If ``prepared`` is None, this method calls ``prepare``.
 
         Raises:
-            NumericalError: see ``prepare``.
+            NumericalError: the preparation is impossible for this kernel and data.
         """
