@@ -397,16 +397,16 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             chooses a metric (weights of the features), or none. The choice has the smallest error on held-out rows of
             the sample. In ``KernelRegressor``, the kernel may also be the sum of a Laplace and a linear kernel. The
             search takes at most half as long as the training after it. If leaves are trained (see ``partition``), it
-            takes at most twice as long as their training. In any case it may take a few seconds, or half a minute if
-            every row is a center. With fewer than 400 rows, the search learns no metric. With fewer than 40 rows, there
-            is no search. ``result_.report["kernel"]`` has the result. To try bandwidths with scikit-learn's
+            takes at most twice as long as their training. A search of a few seconds is always allowed, or of half a
+            minute if every row is a center. With fewer than 400 rows, the search learns no metric. With fewer than 40
+            rows, there is no search. ``result_.report["kernel"]`` has the result. To try bandwidths with scikit-learn's
             ``GridSearchCV``, name a kernel, and pass a grid such as ``{"kernel__bandwidth": [1.0, 2.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``, for the rows of an array Z. If
             there are fewer rows than this number, all rows become centers, with a warning. None: with leaves (see
             ``partition``), every row of a leaf is a center. Without leaves, every row is a center if there are at most
             10,000 rows, and the solver is ``Direct`` with a Laplace kernel. In all other cases, the centers are random
-            rows. Their number is the largest of three: 2,000; a quarter of the rows, up to 5,000; an eighth of the
-            rows, up to 8,000. There are fewer centers if there is little memory, or if there are many features.
+            rows. For n rows, their number is ``max(2000, min(n / 4, 5000), min(n / 8, 8000))``. There are fewer centers
+            if there is little memory, or if there are many features.
         solver: the solver. ``"auto"`` chooses by the work and memory that solvers would need. The first choice is
             ``Direct``, which solves the normal equations after one pass over the rows. If the kernel is searched, the
             second choice is ``Falkon``, which uses conjugate gradients. The last choice is ``EigenPro``, which takes
@@ -417,20 +417,20 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
         metric: ``AGOP()`` learns a metric for the distances in the kernel, such as weights of the features. None: no
             metric, unless ``kernel`` is None and the search chooses one. ``feature_importances_`` has the result.
         partition: ``Partition()`` divides the rows into parts, called leaves, and trains a model in each. ``"auto"``
-            divides tables of more than 10,000 rows, so that every row of a leaf is a center. It does so only if you
-            give no kernel, metric, centers or solver, and no ``Resources(device="cuda")``. Near the border of two
-            leaves, the prediction is a weighted mean of the predictions of both leaves. None: one model.
+            divides tables of more than 10,000 rows into leaves so small that every row of a leaf is a center. It does
+            so only if you give no kernel, metric, centers or solver, and no ``Resources(device="cuda")``. Near the
+            border of two leaves, the prediction is a weighted mean of the predictions of both leaves. None: one model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, after all steps of
             ``preprocess``. Bandwidths and centers that you give are then in the scaled units. ``"auto"``:
             ``preprocess`` decides whether to scale. None: ``preprocess`` decides, but it never scales a table in which
             all columns are numbers.
         preprocess: ``"auto"`` prepares each column of a table by its kind. Missing values are filled and marked,
-            categories and dates are encoded, and numbers are standardised. Normal quantiles of numbers are added as
-            columns. If all columns are numbers, they are standardised and get quantiles only if their scales differ
-            much. They stay unchanged if you give ``Given(Z)`` or a bandwidth, because these are in the units of the
-            rows. You can also give a list of steps, such as ``Impute("mean")`` or ``OneHot((3,))``. They are fitted to
-            the training rows in this order, and applied in every prediction. None: no steps.
-            ``result_.report["preprocess"]`` has the steps.
+            categories and dates are encoded, and numbers are standardised. The normal quantiles of numbers (their ranks
+            mapped to a normal distribution) are added as columns. If all columns are numbers, they are standardised and
+            get quantiles only if their scales differ much. They stay unchanged if you give ``Given(Z)`` or a bandwidth,
+            because these are in the units of the rows. You can also give a list of steps, such as ``Impute("mean")`` or
+            ``OneHot((3,))``. They are fitted to the training rows in this order, and applied in every prediction. None:
+            no steps. ``result_.report["preprocess"]`` has the steps.
         validation: a ``Dataset``, or a share of the rows, which is then held out of training. These rows are used for
             early stopping, and to learn probabilities or intervals. The model has the weights of the best pass.
             Training stops after ``patience`` passes without improvement. ``patience`` is a parameter of the solver,

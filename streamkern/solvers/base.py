@@ -423,10 +423,11 @@ class Solver(Parameters, ABC):
         return Traits()
 
     def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:
-        """Return automatic choices for p centers or features and a memory budget in bytes: a name, and reasons.
+        """Return a name of the settings that the solver chooses automatically, and the reasons for the choices.
 
-        The name is part of the fingerprint, a hash that identifies a run. It is empty if nothing is chosen. The reasons
-        are sentences that ``plan`` prints.
+        The choices depend on the number p of centers or features, and on the memory budget in bytes. The name is part
+        of the fingerprint, a hash that identifies a run. It is empty if nothing is chosen. The reasons are sentences
+        that ``plan`` prints.
         """
         return "", ()
 
