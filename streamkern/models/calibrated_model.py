@@ -57,7 +57,7 @@ class CalibratedModel:
         return self._calibration().probabilities(outputs)
 
     def prediction_set(self, X: Any, coverage: float = 0.9, *, executor: Executor | None = None) -> Array:
-        """Return for each row a set that contains the true class with probability ``coverage``: a mask (n, K).
+        """Return a set of classes for each row, which has the true class with probability ``coverage``: a mask (n, K).
 
         The probability holds for the rows of each class, rare classes included (split conformal prediction for each
         class). A class with too few rows for the coverage is in every set (Vovk 2012; Sadinle, Lei, Wasserman 2019).
