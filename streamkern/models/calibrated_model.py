@@ -57,7 +57,7 @@ class CalibratedModel:
         return self._calibration().probabilities(outputs)
 
     def prediction_set(self, X: Any, coverage: float = 0.9, *, executor: Executor | None = None) -> Array:
-        """Return for each row a set of classes that contains the true class with this probability: a mask (n, K).
+        """Return a set of classes for each row, which has the true class with probability ``coverage``: a mask (n, K).
 
         The probability holds for the rows of each class, rare classes included (split conformal prediction for each
         class). A class with too few rows for the coverage is in every set (Vovk 2012; Sadinle, Lei, Wasserman 2019).
@@ -110,11 +110,12 @@ class CalibratedModel:
         return self.calibration
 
     def predict_interval(self, X: Any, coverage: float = 0.9, *, executor: Executor | None = None) -> Array:
-        """Return lower and upper ends of intervals that contain the target with this probability.
+        """Return lower and upper ends of intervals that contain the target with probability ``coverage``.
 
         Args:
             X: as in ``decision_function``.
-            coverage: the probability, between 0 and 1. If there were too few rows for it, the ends are infinite.
+            coverage: the probability, between 0 and 1. If there were too few rows to learn intervals of this coverage,
+                the ends are infinite.
             executor: as in ``decision_function``.
 
         Returns:
@@ -127,7 +128,7 @@ class CalibratedModel:
         return self.intervals(self.decision_function(X, executor=executor, scales=True), coverage)
 
     def intervals(self, outputs: Array, coverage: float = 0.9) -> Array:
-        """Return the ends of ``predict_interval`` from outputs of ``decision_function(scales=True)``: (n, 2c).
+        """Return intervals as ``predict_interval`` does, from outputs (n, 2c) of ``decision_function(scales=True)``.
 
         Raises:
             UsageError: as ``predict_interval``.

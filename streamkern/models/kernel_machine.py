@@ -96,7 +96,8 @@ class KernelMachine(CalibratedModel):
         shift: added after the factor: a number or shape (d,).
         columns: names of the features, or None.
         metadata: JSON-serialisable facts about the training.
-        features: a feature map φ, for f(x) = Σ_j w_j φ_j(x) instead; Z then has the centers of φ.
+        features: a feature map φ; the model is then f(x) = Σ_j w_j φ_j(x), with weights w. If φ is made from centers,
+            Z has them.
         transforms: fitted preprocessing of stored rows, in order.
         origin: a number or shape (d,), subtracted from scaled rows in float64 before they are rounded to the dtype of
             the arithmetic. Z is relative to it.
@@ -199,7 +200,7 @@ class KernelMachine(CalibratedModel):
 
     @property
     def held(self) -> tuple[int, int]:
-        """Bytes in memory of centers and random numbers in prediction, and number of weights of each output."""
+        """Bytes of arrays that prediction keeps in memory, such as centers, and number of weights of each output."""
         return (3 * self.Z.nbytes if isinstance(self.Z, np.ndarray) else 0) + self._drawn, len(self.weights)
 
     @property
@@ -211,7 +212,7 @@ class KernelMachine(CalibratedModel):
 
     @property
     def wide(self) -> bool | None:
-        """True if training kept stored values in float64, as in ``Dataset``; None if unknown."""
+        """True if stored values stayed float64 in training until they were scaled; None if unknown."""
         stored = self.metadata.get("dtype")
         return None if stored is None else wide(np.dtype(stored))
 
@@ -232,7 +233,8 @@ class KernelMachine(CalibratedModel):
             executor: where blocks of rows are computed; by default, threads of this process.
             threads: largest number of threads without an executor; by default, the number of cores. Results do not
                 depend on it.
-            scales: whether to append the c outputs that determine the widths of intervals, to shape (n, 2c).
+            scales: whether to append c columns, from which ``intervals`` computes the widths of prediction intervals.
+                The shape is then (n, 2c).
 
         Raises:
             DataError: the number of features differs, or a feature is NaN or infinite; the message names the row.
@@ -262,14 +264,14 @@ class KernelMachine(CalibratedModel):
         rows: tuple[int, int] | None = None,
         unseen: Counter[str] | None = None,
     ) -> Iterator[PredictedRows]:
-        """Yield predictions block by block, in the order of the stored rows. Values do not depend on ``rows``.
+        """Yield predictions block by block, in the order of the stored rows.
 
         Args:
             X: as in ``decision_function``; a ``Dataset`` must have every stored row once.
             executor: as in ``decision_function``.
             outputs: whether to return outputs too.
             scales: as in ``decision_function``.
-            rows: first row, and last row + 1; all rows by default.
+            rows: first row, and last row + 1; all rows by default. Predictions do not depend on the range.
             unseen: a counter, by column, of rows with a category that training did not see; the call adds to it.
 
         Raises:
@@ -319,7 +321,11 @@ class KernelMachine(CalibratedModel):
         return outputs
 
     def blocks(self, X: Any) -> tuple[Scan, Basis]:
-        """Return a reader of X (as in ``decision_function``) by blocks, and the basis functions of the model."""
+        """Return a scan, which reads X in blocks, and the basis functions of the model.
+
+        Args:
+            X: as in ``decision_function``.
+        """
         return self._scan(self.dataset(X)), self._basis()
 
     def _rows_of(self, X: Any) -> Array:

@@ -135,7 +135,7 @@ class SVRG(Solver):
             replacement, in proportion to β_i (their Algorithm 1). Each gradient is divided by the probability of its
             row. The mean of the β_i then limits the step, instead of the largest. This takes far fewer epochs than
             ``uniform`` if row norms are very unequal. It needs one more pass and 24 bytes for each stored row. It reads
-            rows in random order, so the chunks should fit in memory.
+            rows in random order, so the stored rows should fit in memory.
         patience: as in ``EigenPro``.
 
     Raises:

@@ -108,12 +108,15 @@ def retrain(
     report: Callable[[Path], Path] | None = None,
     verbose: int = 0,
 ) -> RetrainResult:
-    """Train a new model, and promote it to the registry's champion (the model in use) if it passes a gate.
+    """Train a new model, and replace the model in use if the new model passes a gate.
 
-    The gate is a condition on the scores of the new model, called challenger, and of the champion. If data, pipeline
-    and gate have not changed, nothing is trained. With ``solver=Direct(keep_sums=True)``, the champion stores sums over
-    its rows. New rows are then added to the sums, and unchanged rows are not read again. Such a challenger keeps
-    the champion's kernel, centers and preprocessing.
+    The models are in a directory, the registry. The model in use is called champion, and the new model is called
+    challenger. The gate is a condition on the scores of both. If data, pipeline and gate have not changed, nothing is
+    trained.
+
+    With ``solver=Direct(keep_sums=True)``, the champion stores its normal equations, which are sums over its training
+    rows. New rows are then added to the sums, and unchanged rows are not read again. A challenger from updated sums
+    keeps the champion's kernel, centers and preprocessing.
 
     If the process is killed, the next call resumes. At any time, the champion is the old or the new model.
 

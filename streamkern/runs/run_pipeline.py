@@ -68,15 +68,17 @@ def run(
 
     Args:
         pipeline: a ``Pipeline``, which defines data, model and solver.
-        run_dir: directory for the files of the run; by default ``runs/NAME``, with the name of the pipeline. A later
-            run in the same directory reuses the results of stages that have not changed.
+        run_dir: directory for the files of the run; by default ``runs/NAME``, with the name of the pipeline. A run has
+            stages, such as preprocessing and training. A later run in the same directory reuses the results of stages
+            that have not changed.
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
             memory.
         threads: threads of this process; by default, its number of cores.
         resources: a ``Resources``, for another scheduler or device. None: threads of this process, and a GPU of a kind
             that this library was measured on (docs/gpu.md).
         checkpoint_seconds: seconds between two checkpoints of the training.
-        listeners: functions called with every event.
+        listeners: functions ``f(kind, fields)`` that are called at each event, such as a step of the training. ``kind``
+            is a string, and ``fields`` is a dict.
         verbose: 1 shows the progress on standard error; 0 shows nothing.
 
     Returns:

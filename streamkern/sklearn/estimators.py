@@ -419,20 +419,20 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
         metric: ``AGOP()`` learns a metric for the distances in the kernel, such as weights of the features. None: no
             metric, unless ``kernel`` is None and the search chooses one. ``feature_importances_`` has the result.
         partition: ``Partition()`` divides the rows into parts, called leaves, and trains a model in each. ``"auto"``
-            divides tables of more than 10,000 rows, so that every row of a leaf is a center. It does so only if you
-            give no kernel, metric, centers or solver, and no ``Resources(device="cuda")``. Near the border of two
-            leaves, the prediction is a weighted mean of the predictions of both leaves. None: one model.
+            divides tables of more than 10,000 rows into leaves so small that every row of a leaf is a center. It does
+            so only if you give no kernel, metric, centers or solver, and no ``Resources(device="cuda")``. Near the
+            border of two leaves, the prediction is a weighted mean of the predictions of both leaves. None: one model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, after all steps of
             ``preprocess``. Bandwidths and centers that you give are then in the scaled units. ``"auto"``:
             ``preprocess`` decides whether to scale. None: ``preprocess`` decides, but it never scales a table in which
             all columns are numbers.
         preprocess: ``"auto"`` prepares each column of a table by its kind. Missing values are filled and marked,
-            categories and dates are encoded, and numbers are standardised. Normal quantiles of numbers are added as
-            columns. If all columns are numbers, they are standardised and get quantiles only if their scales differ
-            much. They stay unchanged if you give ``Given(Z)`` or a bandwidth, because these are in the units of the
-            rows. You can also give a list of steps, such as ``Impute("mean")`` or ``OneHot((3,))``. They are fitted to
-            the training rows in this order, and applied in every prediction. None: no steps.
-            ``result_.report["preprocess"]`` has the steps.
+            categories and dates are encoded, and numbers are standardised. The normal quantiles of numbers (their ranks
+            mapped to a normal distribution) are added as columns. If all columns are numbers, they are standardised and
+            get quantiles only if their scales differ much. They stay unchanged if you give ``Given(Z)`` or a bandwidth,
+            because these are in the units of the rows. You can also give a list of steps, such as ``Impute("mean")`` or
+            ``OneHot((3,))``. They are fitted to the training rows in this order, and applied in every prediction. None:
+            no steps. ``result_.report["preprocess"]`` has the steps.
         validation: a ``Dataset``, or a share of the rows, which is then held out of training. These rows are used for
             early stopping, and to learn probabilities or intervals. The model has the weights of the best pass.
             Training stops after ``patience`` passes without improvement. ``patience`` is a parameter of the solver,
