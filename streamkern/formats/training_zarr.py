@@ -138,7 +138,8 @@ def write_zarr(
 ) -> None:
     """Write rows in the layout for training: zarr v3, with compressed chunks of about 4 MiB and checksums.
 
-    The group is marked complete last, so an interrupted write is not mistaken for data.
+    The zarr group, the directory of the arrays, is marked complete last. So an interrupted write is not
+    mistaken for data.
 
     Args:
         url: a local path or an fsspec URL.

@@ -112,30 +112,31 @@ def ingest(
     """Write the rows of tables or arrays as a zarr or parquet dataset, in the library's layout for training.
 
     Zarr v3 output has compressed chunks of about 4 MiB with a CRC-32C each. Parquet output is a directory of files with
-    one binary column and page checksums. Repeat an interrupted call to resume it. A completed one then does nothing.
+    one binary column and page checksums. Repeat an interrupted call to resume it. Repeating a completed call does
+    nothing.
 
     Args:
         sources: one source or a list of sources. A source is a path, glob or fsspec URL (parquet, zarr, CSV, Arrow,
-            npy, npz, HDF5). Or it is a NumPy or Dask array or pair (X, y), a pandas, polars (also lazy) or Dask frame,
-            or an Arrow table.
+            npy, npz, HDF5). It may also be an array (NumPy or Dask), a pair (X, y) of arrays, a frame (pandas, polars,
+            lazy polars or Dask), or an Arrow table.
         output: a local directory to create. For zarr it may be the URL of a store; the data are first written to the
             local disk below TMPDIR, and then uploaded.
         target: the column of targets; several columns for several outputs.
         columns: features to use, in this order.
         weight: the column of sample weights >= 0; stored as float64. ``open_dataset`` then uses it by default.
         time: the column with the time of each row, as in ``open_dataset``, which then uses it by default.
-        group: the column of groups, like ``time``.
+        group: the column with the group of each row, as in ``open_dataset``, which then uses it by default.
         shuffle: put the rows in a uniformly random order. Rows that do not fit in memory are written twice.
         seed: seed of the order. The order depends only on the seed and on the order of the sources.
         format: ``zarr`` or ``parquet``; by default from the ending of ``output``.
-        dtype: store features in this dtype; unchanged by default. Integers must keep their values.
+        dtype: store features in this dtype; unchanged by default. An integer dtype must hold all values exactly.
         shard: combine zarr chunks into shards of this many bytes, to store fewer objects.
         compression: as in ``write_zarr``; only for zarr.
         keep_bits: round float features to this many bits after the leading bit, to save space; exact by default. The
             relative change of a value is at most 2^-(keep_bits + 1).
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
             memory.
-        threads: number of chunks to decode, and pieces to write, at the same time; by default, the process's cores.
+        threads: number of threads that decode and write; by default, the number of cores of the process.
         resources: a ``Resources`` with memory and threads.
         header: whether the first line of a text table names its columns.
         missing: ``nan`` stores a missing value among features as NaN; ``error`` raises an error.

@@ -58,12 +58,12 @@ class FeatureMap(Parameters, ABC):
         Args:
             d: number of features of a row.
             dtype: dtype of values and arithmetic, float32 or float64.
-            Z: centers, shape (p, d), not centred. None if the map needs no centers.
-            center: a number or shape (d,), which is already subtracted from rows: given x − center, the basis returns
-                φ(x).
+            Z: centers, shape (p, d). None if the map needs no centers.
+            center: a number or array of shape (d,), which the caller subtracts from rows, but not from Z. For the row
+                x − center, the basis returns φ(x).
 
         Raises:
-            UsageError: centers are missing, have another number of features, or rows may not be centred.
+            UsageError: centers are missing or have another number of features, or the map requires ``center=0``.
             NumericalError: the kernel matrix of the centers is not positive definite.
         """
 

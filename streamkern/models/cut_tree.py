@@ -61,8 +61,8 @@ class Partition:
     al. 2021; xRFM, Beaglehole et al. 2025).
 
     If you give no kernel, all leaves have the same bandwidth, metric, ridge, and norm of the distance. One search on a
-    sample of all rows chooses them. With ``metric=AGOP()``, each leaf learns its own metric. Each leaf has its own
-    centers.
+    sample of all rows chooses them. The metric is weights of the features in distances. With ``metric=AGOP()``, each
+    leaf learns its own metric. Each leaf has its own centers, which are the rows that it compares new rows with.
 
     Args:
         leaves: number of leaves. ``"auto"``: rows are cut until no leaf has more than ``rows`` rows.
@@ -73,9 +73,9 @@ class Partition:
         overlap: number in [0, 0.5]. If n rows are cut in two, the ``overlap`` · n rows nearest to the cut belong to
             both parts. Near a cut, the prediction is a weighted mean of two leaves. ``"auto"`` is the largest share,
             from 0.05 to 0.5, that two conditions allow. First, no leaf has more than ``rows`` rows. Second, all leaves
-            together take no more work than one model of 10,000 rows. If no share meets both, it is 0.05. The share is
-            smaller than 0.05, or than the ``overlap`` that you give, if leaves have more than 16,000 rows and more than
-            four cuts lead to a leaf.
+            together take no more work than one model of 10,000 rows. If no share meets both, it is 0.05. There is
+            one exception. If leaves have more than 16,000 rows, and more than four cuts lead to a leaf, the share is
+            less than 0.05. A number that you give is then reduced, too.
         by: name of a column. The rows are first divided into one part for each value of the column. Values with few
             rows share a part. This part also predicts rows with values that were not in the training rows.
         cuts: ``"gradient"``: the cuts described above. ``"kmeans"``: each cut separates two clusters of rows by

@@ -117,10 +117,10 @@ class TargetEncode(Learning):
     """Replace categories by the mean target of their rows, or by class shares; for columns of many categories.
 
     In prediction, the means are over all training rows. For training, the rows are divided into folds, by a hash of
-    their ids or of their groups. Each row gets means over the other folds, so its own target does not enter its
-    features. If rows have a time, folds follow it. A row then gets means over earlier folds. All rows of the first fold
-    get one value, their own mean. The mean of a category with few rows is shrunk towards the overall mean, over
-    the rows of all categories (Micci-Barreca 2001).
+    their ids or of their groups. Each row gets means over the other folds, so the mean of its category does not
+    contain its own target. If rows have a time, folds follow it. A row then gets means over earlier folds. All rows of
+    the first fold get one value, the mean target of this fold. The mean of a category with few rows is shrunk towards
+    the overall mean, which is the mean over all categories' rows (Micci-Barreca 2001).
 
     Args:
         columns: names or positions; by default, all columns of categories.

@@ -53,7 +53,11 @@ class Learning(Parameters, ABC):
         return None
 
     def contribution(self, dataset: Dataset) -> Contribution | None:
-        """Return the function that sums terms of a block of rows, or None; UsageError if the step does not fit."""
+        """Return the function that sums terms of a block of rows; None if the step needs no sums.
+
+        Raises:
+            UsageError: the step cannot be applied to the columns of the dataset.
+        """
         return None
 
     @abstractmethod

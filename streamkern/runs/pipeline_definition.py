@@ -62,7 +62,7 @@ class Pipeline(Recipe):
             numbers, for p centers.
         name: name of the run in reports; by default, the name of the file.
         file: the file that defines the pipeline, or an empty string.
-        settings: settings that the file was loaded with.
+        settings: arguments that ``load_pipeline`` passed to the function in this file.
 
     Raises:
         UsageError: an unknown task or dtype, lanes below 1, an argument of the wrong type, or an old argument name.

@@ -160,12 +160,12 @@ def plan(
         pipeline: a ``Pipeline``, which defines data, model and solver.
         memory: as for ``run``.
         threads: as for ``run``.
-        resources: as for ``run``. ``worker_memory`` is compared with the memory that a worker of a cluster needs.
+        resources: as for ``run``. Its ``worker_memory`` is compared with the memory that a worker of a cluster needs.
         prices: seconds that one operation of each kind takes. By default they are measured on this machine once, in a
             few seconds, and kept.
 
     Raises:
-        PlanRefusedError: the run would not fit here, or on a worker; the message has a remedy.
+        PlanRefusedError: the run needs more memory than this process or a worker may use; the message has a remedy.
         DataError: the training set is empty, or has fewer rows than centers.
         UsageError: ``memory`` cannot be parsed, or differs from that of ``resources``.
     """

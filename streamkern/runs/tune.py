@@ -220,17 +220,17 @@ def tune(
 ) -> Tuning:
     """Choose bandwidth, ridge and number of centers for a data set, by trials on a subsample.
 
-    The subsample is divided into two parts. Models are fitted to the first part, by normal equations, and scored on the
-    second part. Six bandwidths are tried, which are multiples of the median distance between rows. Then two bandwidths
-    next to the best are tried. The bandwidth of the pipeline is tried too. In general, the choice has the smallest
-    squared error. If several bandwidths have at most 1% more error, the nearest to the median distance is chosen. If
-    several numbers of centers have at most 1% more error, the smallest is chosen. Augmentations and sample weights are
-    ignored.
+    Centers are the rows that a model compares new rows with. The subsample is divided into two parts. Models are fitted
+    to the first part, by normal equations, and scored on the second part. Six bandwidths are tried, which are multiples
+    of the median distance between rows. Then two bandwidths next to the best are tried. The bandwidth of the pipeline
+    is tried too. In general, the choice has the smallest squared error. If several bandwidths have at most 1% more
+    error, the nearest to the median distance is chosen. If several numbers of centers have at most 1% more error, the
+    smallest is chosen. Augmentations and sample weights are ignored.
 
     If the pipeline has no kernel, ``tune`` searches for one as ``run`` does, unless there are fewer than 40 rows. The
-    attribute ``search`` of the returned ``Tuning`` has the result. Ridges and numbers of centers are then tried with
-    the kernel and metric of the search. The attribute ``pipeline`` of the ``Tuning`` still has no kernel, so a run of
-    it searches again, on its own rows.
+    attribute ``search`` of the returned ``Tuning`` has the result: a kernel, and maybe a metric (weights of the
+    features in distances). Ridges and numbers of centers are then tried with these. The attribute ``pipeline`` of the
+    ``Tuning`` still has no kernel. So ``run`` searches again when it trains this pipeline.
 
     Args:
         data: a pipeline, or training rows. For rows, the pipeline has random rows as centers, and ``solver="auto"``.

@@ -36,13 +36,14 @@ _NUMBERS = (int, float, np.bool_, np.number, np.ndarray)
 class Predictor:
     """Predict rows in memory, with a model that is loaded and prepared once for many calls.
 
-    ``predictor(X)`` returns a named tuple for rows X: ``predictions`` are labels or values, and ``outputs`` are scores
-    of the classes or values. Several threads may call it at the same time. BLAS may use several threads for one call.
-    For many parallel calls, set the environment variable OMP_NUM_THREADS=1 before Python starts.
+    ``predictor(X)`` returns a named tuple for rows X. For a classifier, ``predictions`` are labels, and ``outputs`` are
+    scores of the classes. For a regressor, both are the predicted values. Several threads may call it at the same time.
+    BLAS may use several threads for one call. For many parallel calls, set the environment variable OMP_NUM_THREADS=1
+    before Python starts.
 
     Args:
-        model: path of a saved model, a model in memory, or a fitted estimator. Or a model registry, for the version in
-            use, its champion.
+        model: path of a saved model, a model in memory, or a fitted estimator. Or a model registry; its champion, the
+            version in use, then predicts.
         max_rows: largest number of rows of one call.
 
     Attributes:

@@ -58,9 +58,9 @@ def update_model(
 ) -> KernelMachine:
     """Return a model to which rows are added, or from which the effect of rows is removed.
 
-    The call reads only these rows, and solves once. Up to rounding, the weights equal those of a fit to all rows that
-    the model then has, with the same preprocessing, kernel, centers and ridge. The result is bitwise the same for any
-    number of threads or workers.
+    The call reads only these rows, and solves the normal equations once. Up to rounding, the weights equal those of a
+    new fit to the old and added rows, without the removed rows. This fit has the same preprocessing, kernel, centers
+    and ridge. The result is bitwise the same for any number of threads or workers.
 
     Probabilities and intervals are refitted to ``validation``. Without it, they are refitted to the added rows if these
     are at least as many as the rows of the model. Otherwise they do not change.
@@ -72,7 +72,7 @@ def update_model(
         forget: rows to remove, with their targets and weights, in the same forms. The call cannot verify that the model
             had these rows.
         validation: rows to fit probabilities or intervals to, in the same forms.
-        drop_centers: remove centers equal to a forgotten row, because a center contains the features of the row.
+        drop_centers: remove centers equal to a forgotten row, because the model stores the features of its centers.
             Otherwise they stay, with a warning.
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
             memory.
