@@ -487,8 +487,8 @@ rows (Fashion-MNIST). There are as many as columns, or, for metrics of all direc
 MIN_METRIC_ROWS = 40
 """Rows below which nothing is learned about features, and no kernel is searched for."""
 MAX_L1_FEATURES, MAX_FULL_FEATURES = 200, 1000
-"""Features up to which the L1 norm is tried, whose distances cost several times a product in wider rows; and up to
-which a full metric is, whose square root takes d³ operations."""
+"""Features up to which the L1 norm is tried, whose distances cost up to twice a product; and up to which a full metric
+is, whose square root takes d³ operations."""
 MAX_ROWS_AS_CENTERS = 10_000
 """Rows up to which each of them is a center by default: n³/3 operations of a factor, mostly in float32, where normal
 equations of half as many centers take n³/4 in float64."""
