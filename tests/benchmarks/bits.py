@@ -4,8 +4,9 @@
     python tests/benchmarks/bits.py after.json before.json   # on the other: prints what differs, status 1 if anything
 
 The pipelines digits, regression and (where its images are installed) fashion_mnist with 1,000 centers, every row of the
-solvers' conformance table in both dtypes, weighted rows, and what only large problems reach: Krylov spaces, inexact and
-delayed projection of many centers, importance sampling, Nyström features, sums and products of kernels.
+solvers' conformance table in both dtypes, weighted rows, and what only large problems reach: eigenpairs from random
+vectors, inexact and delayed projection of many centers, importance sampling, Nyström features, sums and products of
+kernels.
 """
 
 from __future__ import annotations
