@@ -99,7 +99,8 @@ def several(loads: list[str]) -> str:
     """Return the load of runs, or the different loads of several runs."""
     if len(loads) == 1:
         return loads[0]
-    return "in different runs: " + ", ".join(dict.fromkeys(part for load in loads for part in load.split(", ") if part))
+    parts = dict.fromkeys(part for load in loads for part in load.split(", ") if part not in ("", "idle"))
+    return f"{'some runs idle, others' if 'idle' in loads else 'some runs'} with {' and '.join(parts)}"
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def optimism(seeds: int) -> Iterator[dict[str, Any]]:
                 model = sk.KernelRegressor(threads=2).fit(rest).model_
                 promised, true = (model.score(side)["rmse"] for side in (test, sk.from_arrays(new, wanted)))
                 found.append([promised, true, 100 * (promised / true - 1)])
-            names = ("RMSE promised", "RMSE met", "promised against met, %")
+            names = ("RMSE promised", "RMSE met", "promised / met − 1, %")
             yield line("optimism", {"rows met": met, "split": way}, names, found, (3, 3, 1))
 
 
@@ -121,7 +121,7 @@ def year(seeds: int) -> Iterator[dict[str, Any]]:
             promised, met = np.sqrt(np.mean(scores, axis=0))
             near = [abs((told / true) ** 0.5 - 1) <= 0.25 for told, true in scores]
             found.append([promised, met, 100 * (promised / met - 1), 100 * float(np.mean(near))])
-        names = ("RMSE promised", "RMSE of the next week", "promised against met, %", "weeks within 25%, %")
+        names = ("RMSE promised", "RMSE of the next week", "promised / met − 1, %", "weeks within 25%, %")
         yield line("year", {"test rows": way}, names, found, (3, 3, 1, 0))
 
 
@@ -185,8 +185,8 @@ def split_here(file: Path, way: str) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     return {
         "table": "splits", "split": way, "rows": data.base_rows, "rest": rest.base_rows, "test": test.base_rows,
-        "s": round(seconds, 1), "reads of a chunk": round(reads[0] / (len(data.source.bounds) - 1), 2),
-        "MiB before": before >> 20, "MiB at most": peak() >> 20,
+        "s": round(seconds, 1), "reads of each chunk of rows": round(reads[0] / (len(data.source.bounds) - 1), 2),
+        "peak MiB before the split": before >> 20, "peak MiB after it": peak() >> 20,
     }  # fmt: skip
 
 
