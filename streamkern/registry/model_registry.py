@@ -205,9 +205,9 @@ class Registry:
             part: the name of a directory, such as ``profile.zarr``.
             read: function called with the path of the directory, or of a temporary copy of it. It is called again
                 if the champion is replaced meanwhile.
-            user: a list. If an object will read the files later, ``read`` appends it to this list. A temporary copy is
-                deleted when this object is garbage-collected. If the list is empty, the copy is deleted
-                at once.
+            user: an empty list. If an object, such as a model, will read the files later, the function ``read`` must
+                append this object to the list. A temporary copy is deleted when the object is garbage-collected. If the
+                list stays empty, the copy is deleted at once.
         """
 
         def at(number: int) -> T:

@@ -82,8 +82,8 @@ def run(
         verbose: 1 shows the progress on standard error; 0 shows nothing.
 
     Returns:
-        A dict of the results, which are also in the file ``result.json`` in ``run_dir``. The main ones are also
-        attributes.
+        A dict of the results, as in the file ``result.json`` in ``run_dir``. The dict has attributes for the main
+        results, such as ``metrics``.
 
     Raises:
         PlanRefusedError: the run would exceed ``memory``. The result of a finished earlier run is unchanged.
@@ -204,8 +204,8 @@ def resume(
         verbose: as for ``run``.
 
     Returns:
-        A dict of the results, which are also in the file ``result.json`` in ``run_dir``. The main ones are also
-        attributes.
+        A dict of the results, as in the file ``result.json`` in ``run_dir``. The dict has attributes for the main
+        results, such as ``metrics``.
 
     Raises:
         UsageError: there is no run here, it is not a run of a pipeline file, or its working directory is gone.

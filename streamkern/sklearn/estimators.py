@@ -428,11 +428,11 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             all columns are numbers.
         preprocess: ``"auto"`` prepares each column of a table by its kind. Missing values are filled and marked,
             categories and dates are encoded, and numbers are standardised. The normal quantiles of numbers (their ranks
-            mapped to a normal distribution) are added as columns. If all columns are numbers, they are standardised and
-            get quantiles only if their scales differ much. They stay unchanged if you give ``Given(Z)`` or a bandwidth,
-            because these are in the units of the rows. You can also give a list of steps, such as ``Impute("mean")`` or
-            ``OneHot((3,))``. They are fitted to the training rows in this order, and applied in every prediction. None:
-            no steps. ``result_.report["preprocess"]`` has the steps.
+            mapped to a normal distribution) are added as columns. A table in which all columns are numbers is
+            standardised, and gets quantiles, only if the scales of its columns differ much. It stays unchanged if you
+            give ``Given(Z)`` or a bandwidth, because these are in the units of the rows. You can also give a list of
+            steps, such as ``Impute("mean")`` or ``OneHot((3,))``. They are fitted to the training rows in this order,
+            and applied in every prediction. None: no steps. ``result_.report["preprocess"]`` has the steps.
         validation: a ``Dataset``, or a share of the rows, which is then held out of training. These rows are used for
             early stopping, and to learn probabilities or intervals. The model has the weights of the best pass.
             Training stops after ``patience`` passes without improvement. ``patience`` is a parameter of the solver,

@@ -423,9 +423,10 @@ class Solver(Parameters, ABC):
         return Traits()
 
     def choices(self, p: int, memory: int | None) -> tuple[str, tuple[str, ...]]:
-        """Return the automatic choices of the solver: a name, and the reasons as sentences that ``plan`` prints.
+        """Return a text that names the automatic choices of the solver, and the reasons, a sentence for each choice.
 
-        The name is part of the fingerprint, a hash that identifies a run. It is empty if nothing is chosen.
+        The text is part of the fingerprint, a hash that identifies a run. The text is empty if the solver chooses
+        nothing. ``plan`` prints the reasons.
 
         Args:
             p: number of centers, or of features of a feature map.

@@ -92,8 +92,8 @@ class EigenPro(Solver):
             and pipelines.
         step: step size η for the mean gradient of a batch; by default the largest stable step size.
         average: True returns the average of the weights after each step, False the weights after the last step.
-        momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018). By default max(0, 1 − 8 m*/min(m, p)), so there is no
-            momentum for batches below 8 m* rows, where it only adds noise. Not available with delayed projection.
+        momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018). By default max(0, 1 − 8 m*/min(m, p)). So batches below
+            8 m* rows have no momentum, which would only add noise. Not available with delayed projection.
         patience: stop after this many passes in which the error on validation rows fell by less than 0.01%. None runs
             all passes.
         projection_products: number of corrections in one inexact or delayed projection. Each makes the projection more
