@@ -212,8 +212,8 @@ class KMeans(Centers):
     in all iterations (Sculley 2010, "Web-scale k-means clustering").
 
     The means are the same, bit for bit, for any number of threads or workers. If the rows are stored in chunks of
-    another size, they are added in another order. The means are then rounded differently, and a row midway between two
-    centers may move to the other center.
+    another size, the rows are added in another order. The means are then rounded differently, and a row midway between
+    two centers may move to the other center.
 
     While the sample of max(10 p, 10,000) rows is read, three copies of it are in memory. Then an iteration adds up the
     rows of each center. For d features, an array of these p sums takes 8 p (d + 1) bytes. On s threads or workers, at
