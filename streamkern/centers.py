@@ -207,16 +207,17 @@ class Given(Centers):
 class KMeans(Centers):
     """Means of p clusters: k-means++ on a sample (Arthur & Vassilvitskii 2007), then iterations of Lloyd's algorithm.
 
-    An iteration is one pass over the rows, not augmented. It moves each center to the mean of the rows nearest to it.
+    An iteration reads the rows once, without augmentation. It moves each center to the mean of the rows nearest to it.
     If an iteration is limited to ``batch`` rows, it reads a new uniform sample. A center is then the mean of its rows
     in all iterations (Sculley 2010, "Web-scale k-means clustering").
 
-    The means are the same, bit for bit, on any threads or workers. Stored chunks of another size change the order of
-    sums, and so the rounding of the means. A row midway between two centers may then move to the other center.
+    The means are the same, bit for bit, for any number of threads or workers. If the rows are stored in chunks of
+    another size, the rows are added in another order. The means are then rounded differently, and a row midway between
+    two centers may move to the other center.
 
-    While the sample of max(10 p, 10,000) rows is read, three copies of it are in memory. Then, on s threads or
-    workers, an iteration has at most 6 s + 7 sums in memory. For d features, a sum takes 8 p (d + 1) bytes. Distances
-    take 16 MB for each thread or worker.
+    While the sample of max(10 p, 10,000) rows is read, three copies of it are in memory. Then an iteration adds up the
+    rows of each center. For d features, an array of these p sums takes 8 p (d + 1) bytes. On s threads or workers, at
+    most 6 s + 7 such arrays are in memory. Distances take 16 MB for each thread or worker.
 
     Args:
         p: number of centers.

@@ -514,7 +514,7 @@ class Dataset:
         return self._with(augmentations=(), virtual_rows=None)
 
     def draw(self, k: int, *key: int) -> IntArray:
-        """Return ids of k distinct rows, drawn uniformly. Draws with the same ``key`` begin with the same ids.
+        """Return ids of k distinct rows, drawn uniformly. With the same ``key``, a larger k only appends ids.
 
         Raises:
             DataError: there are fewer than k rows.

@@ -200,7 +200,7 @@ class KernelMachine(CalibratedModel):
 
     @property
     def held(self) -> tuple[int, int]:
-        """Bytes of arrays that prediction keeps in memory, such as centers, and number of weights of each output."""
+        """Two numbers: the bytes of arrays that prediction keeps in memory, and the number of weights per output."""
         return (3 * self.Z.nbytes if isinstance(self.Z, np.ndarray) else 0) + self._drawn, len(self.weights)
 
     @property
@@ -321,7 +321,7 @@ class KernelMachine(CalibratedModel):
         return outputs
 
     def blocks(self, X: Any) -> tuple[Scan, Basis]:
-        """Return a scan, which reads X in blocks, and the basis functions of the model.
+        """Return two objects: a scan that reads X in blocks, and the basis functions of the model.
 
         Args:
             X: as in ``decision_function``.
