@@ -112,8 +112,8 @@ def ingest(
     """Write the rows of tables or arrays as a zarr or parquet dataset, in the library's layout for training.
 
     Zarr v3 output has compressed chunks of about 4 MiB with a CRC-32C each. Parquet output is a directory of files with
-    one binary column and page checksums. Repeat an interrupted call to resume it. Repeating a completed call does
-    nothing.
+    page checksums. One binary column has all features of a row. Repeat an interrupted call to resume it. Repeating a
+    completed call does nothing.
 
     Args:
         sources: one source or a list of sources. A source is a path, glob or fsspec URL (parquet, zarr, CSV, Arrow,
