@@ -59,8 +59,8 @@ class FeatureMap(Parameters, ABC):
             d: number of features of a row.
             dtype: dtype of values and arithmetic, float32 or float64.
             Z: centers, shape (p, d). None if the map needs no centers.
-            center: a number or array of shape (d,), which the caller subtracts from rows, but not from Z. For the row
-                x − center, the basis returns φ(x).
+            center: a number or array of shape (d,). The caller subtracts it from the rows that it passes to the basis,
+                but not from Z. From x − center, the basis computes φ(x).
 
         Raises:
             UsageError: centers are missing or have another number of features, or the map requires ``center=0``.

@@ -61,8 +61,9 @@ class Partition:
     al. 2021; xRFM, Beaglehole et al. 2025).
 
     If you give no kernel, all leaves have the same bandwidth, metric, ridge, and norm of the distance. One search on a
-    sample of all rows chooses them. The metric is weights of the features in distances. With ``metric=AGOP()``, each
-    leaf learns its own metric. Each leaf has its own centers, which are the rows that it compares new rows with.
+    sample of all rows chooses them. The metric is weights of the features in distances. If you pass ``metric=AGOP()``
+    (average gradient outer product) to the pipeline or estimator, each leaf learns its own metric. Each leaf has its
+    own centers, which are the rows that it compares new rows with.
 
     Args:
         leaves: number of leaves. ``"auto"``: rows are cut until no leaf has more than ``rows`` rows.
@@ -148,9 +149,11 @@ class Partition:
         return depth
 
     def settled(self, rows: int, p: int | None) -> Partition:
-        """Return a copy with a number in place of ``rows="auto"``.
+        """Return a copy with the default number of rows of a leaf in place of ``rows="auto"``.
 
-        It is the default for a table of ``rows`` rows and p centers; p is None if every row of a leaf is a center.
+        Args:
+            rows: number of rows of the table.
+            p: number of centers of a leaf; None if every row of a leaf is a center.
         """
         if self.rows != "auto":
             return self

@@ -222,10 +222,10 @@ def tune(
 
     Centers are the rows that a model compares new rows with. The subsample is divided into two parts. Models are fitted
     to the first part, by normal equations, and scored on the second part. Six bandwidths are tried, which are multiples
-    of the median distance between rows. Then two bandwidths next to the best are tried. The bandwidth of the pipeline
-    is tried too. In general, the choice has the smallest squared error. If several bandwidths have at most 1% more
-    error, the nearest to the median distance is chosen. If several numbers of centers have at most 1% more error, the
-    smallest is chosen. Augmentations and sample weights are ignored.
+    of the median distance between rows. If the kernel has a number as its bandwidth, this number is tried, too. Then
+    two bandwidths next to the best are tried. In general, the choice has the smallest squared error. If several
+    bandwidths have at most 1% more error, the nearest to the median distance is chosen. If several numbers of centers
+    have at most 1% more error, the smallest is chosen. Augmentations and sample weights are ignored.
 
     If the pipeline has no kernel, ``tune`` searches for one as ``run`` does, unless there are fewer than 40 rows. The
     attribute ``search`` of the returned ``Tuning`` has the result: a kernel, and maybe a metric (weights of the

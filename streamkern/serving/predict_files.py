@@ -113,13 +113,14 @@ def predict(
     """Predict every stored row, in order, and write the predictions as one parquet or CSV file or one zarr group.
 
     The column ``prediction`` has labels, of the same type as in training, or values (``prediction_0``, ... with several
-    outputs). ``output`` appears when it is complete. After an interruption, the same call computes the missing parts,
-    and the bytes do not depend on the interruption. After completion, it does nothing. For a complete CSV file, it
-    raises an error unless ``overwrite`` is given: CSV cannot store a fingerprint of model and data.
+    outputs). ``output`` appears when it is complete. After an interruption, the same call computes the missing parts.
+    ``output`` then has the same bytes as without the interruption. If a complete ``output`` is parquet or zarr, the
+    same call does nothing. If it is CSV, the call raises an error unless ``overwrite`` is given, because a CSV file
+    does not record its model and data.
 
     Args:
-        model: a saved model, a model in memory, or a fitted estimator. Or a registry (a directory, a URL or
-            ``Registry``), for its champion, the version in use.
+        model: a saved model, a model in memory, or a fitted estimator. Or a model registry: a directory, a URL or a
+            ``Registry``. Then its champion predicts, which is the version in use.
         data: a table in any format for training, or a list of paths, with the columns of training; other columns are
             ignored.
         output: the local file (parquet, CSV) or directory (zarr) to create.
