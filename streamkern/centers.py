@@ -298,7 +298,8 @@ class RPCholesky(Centers):
     """Rows chosen by randomly pivoted Cholesky (Chen, Epperly, Tropp, Webber 2023, alg. 2.1).
 
     For the centers Z so far, row x is the next center with a probability proportional to k(x, x) − k(x, Z) K(Z, Z)⁻¹
-    k(Z, x). With a subsample of s rows, the choice takes s p² + s p d multiply-adds, and s (p + 3 d) numbers in memory.
+    k(Z, x). To choose p centers from s rows of d features takes s p² + s p d multiply-adds, and s (p + 3 d) numbers in
+    memory.
 
     Args:
         p: number of centers.
@@ -326,7 +327,7 @@ class RPCholesky(Centers):
             )
 
     def choose(self, dataset: Dataset, executor: Executor, dtype: np.dtype[Any]) -> CenterSet:
-        """Return the drawn rows, in the order of the draws, without equal rows.
+        """Return the drawn rows, all distinct, in the order of the draws.
 
         If the rank of the kernel matrix, to working precision, is below p, the remaining rows are a uniform draw.
 
@@ -340,12 +341,12 @@ class RPCholesky(Centers):
         return CenterSet(X[pivots], ids[pivots])
 
     def operations(self, dataset: Dataset) -> Operations:
-        """Return the operations of the choice: kernel values, and products for the Cholesky factor."""
+        """Return how many operations the choice takes, for kernel values and for the Cholesky factor."""
         rows = float(min(dataset.base_rows, self.subsample or _candidate_rows(self.p)))
         return Operations(values=rows * self.p, gemm=rows * self.p**2)
 
     def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
-        """Return the bytes of the Cholesky factor and of three copies of the subsample, the peak of the choice."""
+        """Return the peak memory in bytes: the Cholesky factor and three copies of the subsample."""
         rows = min(dataset.base_rows, self.subsample or _candidate_rows(self.p))
         return rows * (self.p + 3 * dataset.n_features) * itemsize
 

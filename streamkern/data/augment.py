@@ -20,8 +20,8 @@ class Augmentation(Protocol):
     """A small frozen object that changes scaled rows in place.
 
     A pass reads every row once for each copy; ``Dataset.augment`` sets the number of copies. The effect on a row
-    depends only on the row, its id, the number of the copy, and the seed. The row has the same values when it is read
-    again, or in another block of rows.
+    depends only on the row, its id, the number of the copy, and the seed. A copy therefore has the same values whenever
+    it is read, in any block of rows.
     """
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, loops: Loops) -> None:
@@ -164,7 +164,7 @@ class MixUp(Parameters):
 
 @dataclass(frozen=True)
 class Custom:
-    """Apply a user's function ``function(X, U) -> X'``, row by row.
+    """Change blocks of rows by a user's function ``function(X, U) -> X'``.
 
     X contains scaled rows, shape (b, d); the function may change them in place. U contains uniform random numbers in
     (0, 1), shape (b, uniforms). Row i of the result must depend on X[i] and U[i] only, so that it does not depend on

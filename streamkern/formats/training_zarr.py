@@ -138,8 +138,8 @@ def write_zarr(
 ) -> None:
     """Write rows in the layout for training: zarr v3, with compressed chunks of about 4 MiB and checksums.
 
-    The zarr group, the directory of the arrays, is marked complete last. So an interrupted write is not
-    mistaken for data.
+    The last operation marks the zarr group, which is the directory of the arrays, as complete. So an interrupted write
+    is not mistaken for data.
 
     Args:
         url: a local path or an fsspec URL.

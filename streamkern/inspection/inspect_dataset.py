@@ -187,7 +187,7 @@ def inspect(
 
     Args:
         path: a path, glob or URL, as for ``open_dataset``; or arrays, or a frame.
-        target: the column of targets, or several; for ingested data, the recorded target by default.
+        target: the column of targets, or several; by default, the one recorded by ``ingest`` or ``write_zarr``.
         columns: features to summarise.
         schema: kinds of columns by name, as for ``open_dataset``.
         exclude: columns to leave out.

@@ -35,11 +35,12 @@ class SGD(Solver):
 
     Args:
         epochs: passes over the training rows.
-        batch: number b of rows of a step; √n by default (Carratino et al. 2018, Corollary 1, c₁.₃).
+        batch: number b of rows of a step; by default √n for n training rows, as in case 3 of Corollary 1 in Carratino
+            et al. 2018.
         step: step size γ for the mean gradient of a batch. By default, the largest stable step, computed from
             eigenvalues that are measured on a sample of the rows.
         schedule: step size in step t: ``constant``: γ; ``power``: γ t^{−θ}; ``pegasos``: 1/(λ t), or the largest stable
-            step if that is smaller. The last one needs a ridge.
+            step if that is smaller. ``pegasos`` needs a ridge.
         theta: θ in [0, 1) of ``power``.
         stages: successive (passes, step) pairs instead of ``step`` (Luo et al. 2022). Further passes keep the last
             step.

@@ -116,11 +116,11 @@ def importance_weights(norms: Array) -> Array:
 
 @dataclass(frozen=True)
 class SVRG(Solver):
-    """Stochastic variance-reduced gradients, with a preconditioner from block Lanczos or without (Gonen et al. 2016).
+    """Stochastic variance-reduced gradients, preconditioned by block Lanczos or not (Gonen et al. 2016).
 
     The report of the fit has ``residual``: ‖P^{−1/2} ∇L‖, relative to its value at w = 0, for the preconditioner P and
-    the loss L. It is computed from the mean of the gradients of the last half of the last pass. If it is too large,
-    the fit warns.
+    the loss L. ∇L is computed as the mean gradient of the steps in the second half of the last pass. If the residual
+    is too large, the fit warns.
 
     Args:
         epochs: number of outer loops. Each evaluates every row twice: for the full gradient and in a step.
@@ -128,14 +128,14 @@ class SVRG(Solver):
         k: rank of the preconditioner.
         batch: number of rows of a step; by default β/λ_1. β is the mean of β_i = ‖P^{−1/2} φ_i‖² over rows i with
             features φ_i. λ_1 is the largest eigenvalue of the mean of P^{−1/2} φ_i φ_iᵀ P^{−1/2}. Both are measured on
-            a sample of the rows. A smaller batch does not need fewer passes.
+            a sample of the rows. A smaller batch needs at least as many passes.
         step: step size η. By default, the largest stable step for the batch, from the same measurements.
         preconditioner: ``lanczos`` (eq. 8 of Gonen et al.), or None for plain SVRG.
         sampling: with ``uniform``, a pass goes over every row once. With ``importance``, rows of a batch are drawn with
             replacement, in proportion to β_i (their Algorithm 1). Each gradient is divided by the probability of its
-            row. The mean of the β_i then limits the step, instead of the largest. This takes far fewer epochs than
-            ``uniform`` if row norms are very unequal. It needs one more pass and 24 bytes for each stored row. It reads
-            rows in random order, so the stored rows should fit in memory.
+            row. The step is then limited by the mean of the β_i, and not by the largest β_i. ``importance`` takes far
+            fewer epochs than ``uniform`` if row norms are very unequal. It needs one more pass and 24 bytes for each
+            stored row. It reads rows in random order, so the stored rows should fit in memory.
         patience: as in ``EigenPro``.
 
     Raises:

@@ -190,9 +190,10 @@ def resume(
     listeners: tuple[Listener, ...] = (),
     verbose: int = 0,
 ) -> RunResult:
-    """Resume an interrupted run of a pipeline file with the same settings. A finished run is not changed.
+    """Resume an interrupted run with the same settings. A finished run is not changed.
 
-    The run continues in the working directory where it was started, so that relative paths keep their meaning.
+    The run must be of a pipeline file, a Python file that defines a function ``pipeline``. The run continues in the
+    working directory where it was started, so that relative paths keep their meaning.
 
     Args:
         run_dir: directory of the run.

@@ -66,8 +66,8 @@ class AGOP:
     """Learn a metric for the distances in the kernel, by the method of the average gradient outer product.
 
     A metric weighs or rotates the features. It is learned in rounds. A round fits a model to a sample of the rows, and
-    computes the metric as the mean of g gᵀ over gradients g of the model's outputs at these rows. The centers of the
-    final model are chosen after the last round.
+    computes the metric as the mean of g gᵀ over gradients g of the model's outputs at these rows. The final model is
+    f(x) = Σ_j α_j k(x, z_j). Its centers z_j are chosen after the last round.
 
     Args:
         rounds: largest number of rounds. No further round is made when the error on held-out rows grows.
@@ -114,7 +114,8 @@ class AGOP:
         """Return the cost of the rounds, without running them.
 
         Args:
-            size: size of the final fit. Its numbers of rows and centers are replaced by those of a round.
+            size: numbers of rows, centers, features and outputs of the final fit. The call replaces the numbers of rows
+                and centers by those of a round.
             rows: number of training rows.
         """
         sample, p = self.sizes(rows)

@@ -65,10 +65,10 @@ class Solved(NamedTuple):
 class Direct(Solver):
     """Normal equations: one pass over the rows for ΦᵀΦ and Φᵀy in float64, then a Cholesky factorisation.
 
-    Row i of Φ has the kernel values k(x_i, z_j) at p centers z_j, or the p features of x_i. If float64 is too
-    inaccurate for the equations, and memory allows it, a second pass solves them in a basis of orthonormal functions.
-    The fit reports the relative residual and an estimate of the condition number. It warns if the residual is too
-    large.
+    Row i of Φ has the kernel values k(x_i, z_j) at p centers z_j, or p features of a feature map at x_i. If float64 is
+    too inaccurate for the equations, and memory allows it, a second pass solves them in a basis of orthonormal
+    functions. The fit reports the relative residual and an estimate of the condition number. It warns if the residual
+    is too large.
 
     Args:
         ridge: λ >= 0.
@@ -98,7 +98,7 @@ class Direct(Solver):
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Return name and parameters. ``keep_sums`` is left out if False, so hashes of earlier releases stay valid."""
+        """Return name and parameters. ``keep_sums`` is left out if False, to keep the hash of earlier releases."""
         return {name: value for name, value in super().to_json().items() if name != "keep_sums" or value}
 
     def prepare(self, problem: Problem) -> None:
