@@ -110,9 +110,15 @@ class JoinedSource(DerivedSource):
 
 
 def _require_alike(first: Source, other: Source) -> None:
-    what = None
+    what, remedy = None, "choose common columns with columns=[...], or ingest them separately"
     texts = sorted({*first.text} ^ {*other.text})
-    if other.n_features != first.n_features or other.columns != first.columns:
+    numbers, others = ({*(each.columns or ())} for each in (first, other))
+    mixed = sorted((numbers & {*dict(other.non_features)}) | (others & {*dict(first.non_features)}))
+    if mixed:
+        kinds = (dict(each.non_features).get(mixed[0], "numbers") for each in (other, first))
+        what = f"column {mixed[0]!r} holds {' and '.join(kinds)}"
+        remedy = f"give the column one kind in all tables, or leave it out: exclude={mixed[:1]!r}"
+    elif other.n_features != first.n_features or other.columns != first.columns:
         what = f"{other.n_features} features ({_names(other)}) and {first.n_features} ({_names(first)})"
     elif texts:
         kinds = "text and numbers" if texts[0] in other.text else "numbers and text"
@@ -133,7 +139,7 @@ def _require_alike(first: Source, other: Source) -> None:
             f"two tables differ: {what}",
             where=" and ".join(places),
             expected="the same columns in every table",
-            remedy="choose common columns with columns=[...], or ingest them separately",
+            remedy=remedy,
         )
 
 

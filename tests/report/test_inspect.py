@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -396,3 +397,14 @@ def test_numbers_that_stand_for_text_are_not_shown_as_numbers(tmp_path):
     assert "  kind    text, stored as codes" in text
     assert "to 59\n" in text  # the range
     assert "scales" not in text
+
+
+@pytest.mark.parametrize("order", [("numbers", "texts"), ("texts", "numbers")])
+def test_a_column_of_numbers_in_one_table_and_of_texts_in_another_is_named(order: tuple[str, str], tmp_path: Path):
+    for name, rows in (("numbers", "1,5,0\n2,6,1\n"), ("texts", "a,5,0\nb,6,1\n")):
+        (tmp_path / f"{name}.csv").write_text(f"x,z,y\n{rows}")
+    files = [str(tmp_path / f"{name}.csv") for name in order]
+    with pytest.raises(sk.DataError, match=r"column 'x' holds (numbers and string|string and numbers)") as caught:
+        sk.inspect(files, target="y")
+    assert "exclude=['x']" in str(caught.value)
+    assert sk.inspect(files, target="y", exclude=("x",)).to_json()["rows"] == 4
