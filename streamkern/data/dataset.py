@@ -409,7 +409,7 @@ class Dataset:
         return self._selecting(rule, condition)
 
     def row_ids(self) -> Iterator[IntArray]:
-        """Yield the numbers of the selected stored rows, ascending, in blocks of at most 65,536."""
+        """Yield the ids (positions in the stored data) of the selected rows, ascending, in blocks of at most 65,536."""
         return (ids for ids in selected_blocks(self.rules, 0, int(self.source.bounds[-1])) if len(ids))
 
     def _selecting(self, rule: SelectionRule, by: RowRoles | str | None) -> Dataset:
@@ -514,7 +514,11 @@ class Dataset:
         return self._with(augmentations=(), virtual_rows=None)
 
     def draw(self, k: int, *key: int) -> IntArray:
-        """Return ids of k distinct rows, drawn uniformly. With the same ``key``, a larger k only appends ids.
+        """Return ids of k distinct rows, drawn uniformly.
+
+        Args:
+            k: number of rows.
+            *key: integers that seed the draw. With the same integers, a larger k only appends ids.
 
         Raises:
             DataError: there are fewer than k rows.

@@ -112,7 +112,8 @@ def ingest(
     """Write the rows of tables or arrays as a zarr or parquet dataset, in the library's layout for training.
 
     Zarr v3 output has compressed chunks of about 4 MiB with a CRC-32C each. Parquet output is a directory of files with
-    one binary column and page checksums. A repeated call resumes an interrupted one, and does nothing after that.
+    one binary column and page checksums. After an interruption, the same call writes the missing parts. If
+    ``output`` is complete, the same call does nothing.
 
     Args:
         sources: one source or a list of sources. A source is a path, glob or fsspec URL (parquet, zarr, CSV, Arrow,
@@ -141,7 +142,7 @@ def ingest(
         missing: ``nan`` stores a missing value among features as NaN; ``error`` raises an error.
         schema: kinds of columns by name, as in ``open_dataset``; they are stored with the data.
         exclude: columns to leave out.
-        overwrite: replace an existing dataset of this layout.
+        overwrite: replace an earlier result of ``ingest``.
         storage_options: options for fsspec.
         read_options: for text tables, such as ``sk.read_options(delimiter=";", decimal=",")``.
         on_progress: function called with the activity, the rows done and the total rows.
@@ -151,7 +152,7 @@ def ingest(
         UsageError: parameters contradict one another.
         PlanRefusedError: ``memory`` is too small for one chunk of a source.
         MemoryLimitError: the process exceeded its memory limit; finished parts are kept.
-        StorageError: a source cannot be read, ``output`` has other content, or the disk is full.
+        StorageError: a source cannot be read, ``output`` exists and may not be replaced, or the disk is full.
         DataError: rows cannot be stored.
         BusyError: another process writes to ``output``.
     """

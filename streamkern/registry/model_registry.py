@@ -125,7 +125,7 @@ class Registry:
         return self._at(f"versions/{number:06}/{name}")
 
     def number(self, version: int | str | None = None) -> int:
-        """Return the number of an existing version, by default the champion's.
+        """Check that a version exists, by default the champion, and return its number as an integer.
 
         Raises:
             UsageError: as ``path``.
@@ -205,9 +205,9 @@ class Registry:
             part: the name of a directory, such as ``profile.zarr``.
             read: function called with the path of the directory, or of a temporary copy of it. It is called again
                 if the champion is replaced meanwhile.
-            user: an empty list. If an object, such as a model, will read the files later, the function ``read`` must
+            user: an empty list. If an object, such as a model, reads the files after ``read`` returns, ``read`` must
                 append this object to the list. A temporary copy is deleted when the object is garbage-collected. If the
-                list stays empty, the copy is deleted at once.
+                list stays empty, the copy is deleted when ``read`` returns.
         """
 
         def at(number: int) -> T:

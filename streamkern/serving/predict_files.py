@@ -121,12 +121,12 @@ def predict(
     Args:
         model: a saved model, a model in memory, or a fitted estimator. Or a model registry: a directory, a URL or a
             ``Registry``. Then its champion predicts, which is the version in use.
-        data: a table in any format for training, or a list of paths, with the columns of training; other columns are
-            ignored.
+        data: a table in any format that training accepts, or a list of paths. It must have the columns of training;
+            other columns are ignored.
         output: the local file (parquet, CSV) or directory (zarr) to create.
         id: a column of numbers or strings to copy, with a value in every row; it may also be a feature. Its name must
             differ from the columns of predictions.
-        scores: write the outputs too: a column ``score_LABEL`` for each class; in zarr one array, ``scores``.
+        scores: write the model's outputs too: a column ``score_LABEL`` for each class; in zarr one array, ``scores``.
         probabilities: write the probabilities of the classes: ``probability_LABEL``; in zarr one array,
             ``probabilities``.
         interval: write the ends of an interval that contains the target with this probability: ``lower`` and ``upper``,
@@ -147,9 +147,10 @@ def predict(
         UsageError: parameters contradict one another.
         PlanRefusedError: the prediction would exceed ``memory``; the message has a remedy.
         MemoryLimitError: the process exceeded its memory limit; finished parts are kept.
-        DataError: the data differ from training in columns, width or kind, or a row has NaN; the message names the row.
-        StorageError: model or data do not exist, ``output`` has other content, or the disk is full; finished parts are
-            kept.
+        DataError: the columns, the number of features, or the kind of numbers (boolean, integer or floating-point)
+            differ from training; or a row has NaN, and the message names the row.
+        StorageError: model or data do not exist, ``output`` exists and may not be replaced, or the disk is full;
+            finished parts are kept.
         BusyError: another process writes to ``output``.
     """
     began = time.perf_counter()
