@@ -112,8 +112,7 @@ def ingest(
     """Write the rows of tables or arrays as a zarr or parquet dataset, in the library's layout for training.
 
     Zarr v3 output has compressed chunks of about 4 MiB with a CRC-32C each. Parquet output is a directory of files with
-    one binary column and page checksums. After an interruption, the same call writes the missing parts. If
-    ``output`` is complete, the same call does nothing.
+    one binary column and page checksums. A repeated call writes only the parts that are missing.
 
     Args:
         sources: one source or a list of sources. A source is a path, glob or fsspec URL (parquet, zarr, CSV, Arrow,
