@@ -19,9 +19,9 @@ from streamkern.user_code_digest import code_identity, exception_text, user_code
 class Augmentation(Protocol):
     """A small frozen object that changes scaled rows in place.
 
-    A pass reads every row once for each copy; ``Dataset.augment`` sets the number of copies. The effect on a row
-    depends only on the row, its id, the number of the copy, and the seed. A copy therefore has the same values whenever
-    it is read, in any block of rows.
+    A pass over the rows may read each row several times. Each time the row is changed, and the result is called a copy.
+    ``Dataset.augment`` sets the number of copies. The effect on a row depends only on the row, its id, the number of
+    the copy, and the seed. A copy therefore has the same values whenever it is read, in any block of rows.
     """
 
     def apply(self, X: Array, row_ids: IntArray, copies: IntArray, seed: int, loops: Loops) -> None:

@@ -49,7 +49,7 @@ class FeatureMap(Parameters, ABC):
 
     @abstractmethod
     def resident_bytes(self, d: int, dtype: np.dtype[Any], p: int = 0) -> int:
-        """Return the bytes of memory that the functions from ``basis`` take."""
+        """Return the bytes of memory that the result of the method ``basis`` takes."""
 
     @abstractmethod
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
@@ -59,8 +59,8 @@ class FeatureMap(Parameters, ABC):
             d: number of features of a row.
             dtype: dtype of values and arithmetic, float32 or float64.
             Z: centers, shape (p, d). None if the map needs no centers.
-            center: a number or array of shape (d,). The caller subtracts it from the rows that it passes to the basis,
-                but not from Z. From x − center, the basis computes φ(x).
+            center: a number or array of shape (d,). The returned functions get x − center, and compute φ(x). The caller
+                subtracts ``center`` from rows, but not from Z.
 
         Raises:
             UsageError: centers are missing or have another number of features, or the map requires ``center=0``.
@@ -100,16 +100,16 @@ class RandomFourier(_Random):
     This measure is normal with scale 1/σ for the Gaussian. It is multivariate t for Laplace, Matérn 3/2 and Matérn 5/2,
     with 1, 3 and 5 degrees of freedom. The phases b are uniform in [0, 2π]. The error of ⟨φ(x), φ(z)⟩ is about 1/√M.
 
-    The map keeps the M × d numbers ω in memory. Up to the factor √(2/M), feature j does not depend on M: a smaller map
-    has the first features of a larger map.
+    For rows of d numbers, the map keeps the M × d numbers ω in memory. Up to the factor √(2/M), feature j does not
+    depend on M: a smaller map has the first features of a larger map.
 
     Args:
         kernel: Gaussian, Laplace or Matern.
         M: number of features, 1 or above.
         seed: seed of the draw.
-        orthogonal: make the ω of each block of d features orthogonal, without a change of their distributions (Yu et
-            al. 2016, "Orthogonal random features"). The variance of ⟨φ(x), φ(z)⟩ becomes smaller, most of all in many
-            dimensions.
+        orthogonal: divide the ω_j into blocks of d, and make those of a block orthogonal to one another (Yu et al.
+            2016, "Orthogonal random features"). The distribution of each ω_j does not change. The variance of ⟨φ(x),
+            φ(z)⟩ becomes smaller, most of all in many dimensions.
 
     Raises:
         UsageError: a parameter is out of range, or the spectral measure of the kernel is not available.

@@ -254,8 +254,8 @@ class PartitionedMachine(KernelMachine):
     Args:
         tree: finds the leaf that a row belongs to.
         leaves: the models of the leaves.
-        blend: width of the zone at a cut between leaves where predictions of both sides are averaged. The unit is the
-            width of the overlap, the zone whose training rows belong to both sides.
+        blend: width of the zone at a cut between leaves where predictions of both sides are averaged, as a multiple of
+            the width of the overlap. The overlap is the zone whose training rows belong to both sides.
     """
 
     tree: CutTree = field(default_factory=lambda: CutTree.of(1))
@@ -283,7 +283,7 @@ class PartitionedMachine(KernelMachine):
 
     @property
     def held(self) -> tuple[int, int]:
-        """Bytes of the centers of all leaves in prediction, and number of centers of the largest leaf."""
+        """Bytes that the centers of all leaves take in prediction, and the number of centers of the largest leaf."""
         centers = [int(each["centers"]) for each in self.leaves.facts]
         return 3 * self.n_centers * self.Z.shape[1] * self.Z.dtype.itemsize, max(centers, default=0)
 

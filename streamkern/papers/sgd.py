@@ -187,7 +187,8 @@ class GradientDescent(Solver):
 
     Args:
         epochs: number of steps.
-        step: step size for the mean gradient; by default 1/λ for the largest measured eigenvalue λ.
+        step: step size for the mean gradient; by default 1/L, for the largest eigenvalue L of the Hessian, measured on
+            a sample of the rows.
         ridge: λ of the penalty λ/2 ‖w‖².
         patience: as in ``EigenPro``. Early stopping regularises, as in NYTRO (Camoriano et al. 2016).
 

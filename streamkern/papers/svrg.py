@@ -128,14 +128,14 @@ class SVRG(Solver):
         k: rank of the preconditioner.
         batch: number of rows of a step; by default β/λ_1. β is the mean of β_i = ‖P^{−1/2} φ_i‖² over rows i with
             features φ_i. λ_1 is the largest eigenvalue of the mean of P^{−1/2} φ_i φ_iᵀ P^{−1/2}. Both are measured on
-            a sample of the rows. A smaller batch needs at least as many passes.
+            a sample of the rows. A smaller batch does not reduce the number of passes.
         step: step size η. By default, the largest stable step for the batch, from the same measurements.
         preconditioner: ``lanczos`` (eq. 8 of Gonen et al.), or None for plain SVRG.
         sampling: with ``uniform``, a pass goes over every row once. With ``importance``, rows of a batch are drawn with
-            replacement, in proportion to β_i (their Algorithm 1). Each gradient is divided by the probability of its
-            row. The step is then limited by the mean of the β_i, and not by the largest β_i. ``importance`` takes far
-            fewer epochs than ``uniform`` if row norms are very unequal. It needs one more pass and 24 bytes for each
-            stored row. It reads rows in random order, so the stored rows should fit in memory.
+            replacement, in proportion to β_i (Algorithm 1 of Gonen et al.). Each gradient is divided by the probability
+            of its row. The step is then limited by the mean of the β_i, and not by the largest β_i. ``importance``
+            takes far fewer epochs than ``uniform`` if row norms are very unequal. It needs one more pass and 24 bytes
+            for each stored row. It reads rows in random order, so the stored rows should fit in memory.
         patience: as in ``EigenPro``.
 
     Raises:

@@ -301,7 +301,7 @@ class Impute(Learning):
         return dataset.n_features + (named if dataset.columns is None else len(self._chosen(dataset)))
 
     def bytes(self, d: int) -> int:
-        """Return an upper bound of the bytes of the sums over training rows, or for medians of the sampled rows."""
+        """Return an upper bound of bytes: of the sampled rows for medians, otherwise of sums over the rows."""
         return 3 * MEDIAN_BYTES if self.policy == "median" else 64 * 16 * d
 
 

@@ -38,7 +38,7 @@ def log_to_mlflow(
 
     Raises:
         UsageError: MLflow is not installed, the directory has no run, or the run has not ended.
-        StorageError: the store refuses.
+        StorageError: the tracking store refuses the run.
     """
     try:
         from mlflow import MlflowClient

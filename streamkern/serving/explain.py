@@ -93,7 +93,7 @@ class Explanation:
 def explain(model: AnyModel, rows: Any = None, *, most: int | None = 20) -> Explanation:
     """Return how much a model depends on each column, the main directions of its metric, and gradients for rows.
 
-    The metric is a linear map of the features that the fit learned (``AGOP``). Gradients are the derivatives of the
+    The metric is a linear map of the features, learned in the fit (see ``AGOP``). Gradients are the derivatives of the
     predicted value, or of the score of the predicted class, by the columns. A model without a metric has only
     gradients.
 

@@ -98,7 +98,7 @@ class Direct(Solver):
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Return name and parameters. ``keep_sums`` is left out if False, to keep the hash of earlier releases."""
+        """Return name and parameters. If False, ``keep_sums`` is left out: a run keeps its hash of earlier releases."""
         return {name: value for name, value in super().to_json().items() if name != "keep_sums" or value}
 
     def prepare(self, problem: Problem) -> None:

@@ -84,8 +84,8 @@ class EigenPro2(Solver):
         """Compute eigensystem, batch and step.
 
         Raises:
-            UsageError: the problem has a feature map, rows are augmented or repeated, or the centers are not all
-                training rows.
+            UsageError: the problem has a feature map, rows are augmented or repeated, or the centers are not exactly
+                the training rows.
             NumericalError: the kernel matrix of the subsample has no positive eigenvalue.
         """
         problem.refuse_features(

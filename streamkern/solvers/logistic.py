@@ -56,7 +56,7 @@ class Logistic(Solver):
     Args:
         ridge: λ > 0. A fit that searches for a kernel also chooses λ, if ``ridge`` is the default.
         epochs: largest number of passes; each computes the loss and its gradient.
-        tolerance: stop when the next pass would lower the loss by less than this share.
+        tolerance: stop when the next pass is expected to lower the loss by at most this share of the loss.
         patience: as in ``EigenPro``, for the squared error of probabilities.
 
     Raises:

@@ -56,7 +56,8 @@ def read_options(
         delimiter: character between fields. By default, the one of ``,``, tab, ``;`` and ``|`` that divides line 1 into
             the most names.
         decimal: decimal point.
-        encoding: Python's name of the text encoding. By default UTF-8, or UTF-16 with a byte order mark.
+        encoding: Python's name of the text encoding. By default UTF-16 if the file begins with its byte order mark,
+            otherwise UTF-8.
         missing: texts or numbers that mean a missing value, in every column. An empty field is always missing; so are
             NA, NULL, NaN and the like in columns of numbers.
         skip: number of lines to skip before the names of the columns. Blank lines and comments (``# ...``) there are

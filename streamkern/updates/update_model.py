@@ -62,18 +62,19 @@ def update_model(
     new fit to the old and added rows, without the removed rows. This fit has the same preprocessing, kernel, centers
     and ridge. The result is bitwise the same for any number of threads or workers.
 
-    Probabilities and intervals are refitted to ``validation``. Without it, they are refitted to the added rows if these
-    are at least as many as the rows of the model. Otherwise they do not change.
+    Probabilities and intervals are refitted to ``validation``. Without it, they are refitted to the added rows, if
+    there are at least as many of these as earlier training rows. Otherwise they do not change.
 
     Args:
         model: a model fitted by the solver ``Direct(keep_sums=True)``, which stores the sums of the normal equations
             in the model.
-        add: new rows: a ``Dataset`` with a target; or (X, y), or (X, y, sample_weight), with X as in ``predict``.
+        add: new rows: a ``Dataset`` with a target; or (X, y), or (X, y, sample_weight), with X as for
+            ``KernelMachine.predict``.
         forget: rows to remove, with their targets and weights, in the same forms. The call cannot verify that the model
             had these rows.
         validation: rows to fit probabilities or intervals to, in the same forms.
-        drop_centers: remove centers equal to a forgotten row, because the model stores the features of its centers.
-            Otherwise they stay, with a warning.
+        drop_centers: remove centers that equal a forgotten row. By default they stay, with a warning: the model then
+            still contains the features of this row.
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
             memory.
         threads: threads of this process; by default, its number of cores.
