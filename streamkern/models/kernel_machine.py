@@ -131,7 +131,7 @@ class KernelMachine(CalibratedModel):
 
     @classmethod
     def of(cls, fitted: Fitted, **metadata: Any) -> KernelMachine:
-        """Return the model of a fit. ``metadata`` is added to the facts about the training."""
+        """Return the model from ``fitted``, the result of a training. Keywords are added to its ``metadata``."""
         problem, outcome = fitted.problem, fitted.outcome
         facts = {
             "rows": outcome.rows,
@@ -212,7 +212,7 @@ class KernelMachine(CalibratedModel):
 
     @property
     def wide(self) -> bool | None:
-        """True if stored values stayed float64 in training until they were scaled; None if unknown."""
+        """True if training scaled stored values in float64, as float32 cannot represent them all; None if unknown."""
         stored = self.metadata.get("dtype")
         return None if stored is None else wide(np.dtype(stored))
 

@@ -65,7 +65,7 @@ class _Updates:
         warning; ``update_model`` can remove it.
 
         Args:
-            X: rows that were passed to ``fit`` or ``partial_fit`` before, in the same forms. Pass each row once.
+            X: rows, as in ``fit``, that were passed to ``fit`` or ``partial_fit`` before. Pass each row once.
             y: targets of the rows; None with a ``Dataset``.
             sample_weight: weights of the rows; None with a ``Dataset``.
 
