@@ -81,7 +81,7 @@ class Loop:
         return compiled(*args)
 
     def load(self, dtype: np.dtype[Any]) -> Callable[..., Any]:
-        """Return the code for a dtype: from a file, from Numba's cache, or compiled now."""
+        """Return the code for a dtype: from a file, or compiled now."""
         with self._lock:
             compiled = self._compiled.get(dtype)
             if compiled is None:
