@@ -88,8 +88,8 @@ class EigenPro(Solver):
         batch: number m of rows of a step. Up to a number m* of rows, the *critical batch*, the largest stable step size
             is about proportional to m. For more rows, it hardly grows. m* is measured on your rows. The default is m*,
             or more if cores would otherwise be idle and the run still has enough steps. But it is at most a sixteenth
-            of a pass. On the CPU, it is also at most 1,024 rows for each lane. Estimators and pipelines divide the rows
-            of a step into ``lanes`` parts.
+            of a pass. Estimators and pipelines divide the rows of a step into ``lanes`` parts. On the CPU, a part has
+            at most 1,024 rows by default.
         step: step size η for the mean gradient of a batch; by default the largest stable step size.
         average: True returns the average of the weights after each step, False the weights after the last step.
         momentum: momentum γ in [0, 1) of MaSS, an accelerated SGD (Liu & Belkin 2018). By default
