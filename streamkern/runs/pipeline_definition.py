@@ -33,8 +33,8 @@ from streamkern.user_code_digest import exception_text, user_code_location
 class Pipeline(Recipe):
     """A training job: data, model and solver.
 
-    Creating a Pipeline reads no rows, with one exception. If ``validation`` is a share, and the rows have a time or a
-    group, these columns are read.
+    Creating a Pipeline reads no rows, with one exception. If ``validation`` is a share, any ``time`` or ``group``
+    column of the training rows (see ``open_dataset``) is read.
 
     Args:
         train: training rows with a target.

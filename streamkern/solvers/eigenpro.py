@@ -88,12 +88,13 @@ class EigenPro(Solver):
         batch: number m of rows of a step. Up to a number m* of rows, the *critical batch*, the largest stable step size
             is about proportional to m. For more rows, it hardly grows. m* is measured on your rows. The default is m*,
             or more if cores would otherwise be idle and the run still has enough steps. But it is at most a sixteenth
-            of a pass. On the CPU, it is also at most 1,024 rows for each of the ``lanes``, a parameter of estimators
-            and pipelines.
+            of a pass. Estimators and pipelines divide the rows of a step into ``lanes`` parts. On the CPU, a part has
+            at most 1,024 rows by default.
         step: step size η for the mean gradient of a batch; by default the largest stable step size.
         average: True returns the average of the weights after each step, False the weights after the last step.
-        momentum: γ in [0, 1) of MaSS (Liu & Belkin 2018). By default max(0, 1 − 8 m*/min(m, p)). So batches below
-            8 m* rows have no momentum, which would only add noise. Not available with delayed projection.
+        momentum: momentum γ in [0, 1) of MaSS, an accelerated SGD (Liu & Belkin 2018). By default
+            max(0, 1 − 8 m*/min(m, p)). So batches below 8 m* rows have no momentum: it would only add noise.
+            Not available with delayed projection.
         patience: stop after this many passes in which the error on validation rows fell by less than 0.01%. None runs
             all passes.
         projection_products: number of corrections in one inexact or delayed projection. Each makes the projection more
