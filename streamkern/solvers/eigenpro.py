@@ -78,18 +78,18 @@ class EigenPro(Solver):
     Args:
         epochs: number of passes over the n training rows; by default 500,000 / n, from 1 to 20.
         projection: method to project each step on the p centers Z. ``exact`` factors their kernel matrix K(Z, Z), and
-            stores p² floats. ``packed`` stores the factor in 16-bit integers, and leaves out columns that do not fit in
-            memory. ``inexact`` uses only the top eigenpairs of K(Z, Z). ``delayed`` keeps the rows of the steps as
-            temporary centers, and projects after about p rows. ``auto`` chooses exact if it fits in memory. Otherwise
-            it chooses packed if a quarter of the columns fit. Otherwise it chooses delayed, or inexact if you give a
-            momentum.
+            stores p² floats. ``packed`` stores half of the columns of this factor, or fewer if memory is short, as
+            16-bit integers. ``inexact`` uses only the top eigenpairs of K(Z, Z). ``delayed`` keeps the rows of the
+            steps as temporary centers, and projects after about p rows. ``auto`` chooses exact if it fits in memory.
+            Otherwise it chooses packed if a quarter of the columns fit. Otherwise it chooses delayed, or inexact if you
+            give a momentum.
         s: number of centers whose kernel matrix gives the eigenpairs of the preconditioner; min(p, 2000) by default.
         q: number of eigenpairs of the preconditioner; s/4 by default, at most 500, or at most 250 if p > s.
         batch: number m of rows of a step. Up to a number m* of rows, the *critical batch*, the largest stable step size
             is about proportional to m. For more rows, it hardly grows. m* is measured on your rows. The default is m*,
             or more if cores would otherwise be idle and the run still has enough steps. But it is at most a sixteenth
-            of a pass. Estimators and pipelines divide the rows of a step into ``lanes`` parts. On the CPU, a part has
-            at most 1,024 rows by default.
+            of a pass. On the CPU, it is also at most 1,024 rows times ``lanes``. ``lanes`` is a parameter of estimators
+            and pipelines: the number of parts that the rows of a step are divided into.
         step: step size η for the mean gradient of a batch; by default the largest stable step size.
         average: True returns the average of the weights after each step, False the weights after the last step.
         momentum: momentum γ in [0, 1) of MaSS, an accelerated SGD (Liu & Belkin 2018). By default
