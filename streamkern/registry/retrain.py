@@ -130,16 +130,16 @@ def retrain(
         cold: train from the beginning with new centers, even if training could start from the champion.
         keep: number of latest versions to keep, in addition to the champion and the previous champion.
         forget: rows that were removed from the training rows, with their original targets. They are subtracted from the
-            champion's sums and removed from its centers. If you deleted rows from a file, pass the file as it was
-            before: all its rows are subtracted, and the remaining rows are added again. If rows were removed and
+            champion's sums and removed from its centers. If you deleted some rows of a file, pass all rows of its old
+            version. All of them are subtracted, and the rows of the new version are added. If rows were removed and
             ``forget`` is None, all rows are read again.
         memory: as for ``run``.
         threads: as for ``run``.
         resources: as for ``run``; test rows are scored on threads of this process.
         checkpoint_seconds: as for ``run``.
         listeners: as for ``run``.
-        report: function that writes a report on a run directory, and returns the path of the report. The report is
-            stored with the version. If the function fails, the call warns.
+        report: function of the directory of a run. It writes a report on the run, and returns the path of the report.
+            The report is stored with the version. If the function fails, the call warns.
         verbose: as for ``run``.
 
     Returns:

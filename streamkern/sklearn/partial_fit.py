@@ -60,9 +60,9 @@ class _Updates:
     def forget(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Remove rows. Up to rounding, the weights become those of a model that never saw them.
 
-        The call reads only these rows. It needs a model that stores the sums of its normal equations, as
-        ``partial_fit`` and ``solver=Direct(keep_sums=True)`` do. If a removed row is a center, the center stays, with a
-        warning; ``update_model`` can remove it.
+        The call reads only these rows. The model must store the sums over rows in its normal equations. It stores them
+        if it was trained by ``partial_fit``, or with ``solver=Direct(keep_sums=True)``. If a removed row is a center,
+        the center stays, with a warning; ``update_model`` can remove it.
 
         Args:
             X: rows, as in ``fit``, that were passed to ``fit`` or ``partial_fit`` before. Pass each row once.
@@ -109,15 +109,15 @@ class RegressorUpdates(_Updates):
 
         The first call fits with the solver ``Direct``, and stores the sums over rows in its normal equations. Up to
         rounding, the weights become those of one fit to all rows so far. Preprocessing, kernel, centers and ridge are
-        chosen on the rows of the first call, so pass enough of them. The first call may also be ``fit`` with
-        ``solver=Direct(keep_sums=True)``. Intervals are learned again only if a call adds at least as many rows as the
-        model had.
+        chosen on the rows of the first call, so pass enough of them. In place of the first call, you can call ``fit``
+        of an estimator with ``solver=Direct(keep_sums=True)``. Intervals are learned again only if a call adds at
+        least as many rows as the model had.
 
         Args:
             X: rows, as in ``fit``.
             y: targets; None with a ``Dataset``.
-            sample_weight: weights w >= 0, shape (n,); by default 1. Only the ratios of weights matter, also of
-                weights in different calls.
+            sample_weight: weights w >= 0, shape (n,); by default 1. Only the ratios of weights matter, even
+                between weights of different calls.
 
         Raises:
             AttributeError: the model does not store its sums.
@@ -141,16 +141,16 @@ class ClassifierUpdates(_Updates):
 
         The first call fits with the solver ``Direct``, and stores the sums over rows in its normal equations. Up to
         rounding, the weights become those of one fit to all rows so far. Preprocessing, kernel, centers and ridge are
-        chosen on the rows of the first call, so pass enough of them. The first call may also be ``fit`` with
-        ``solver=Direct(keep_sums=True)``. Probabilities are learned again only if a call adds at least as many rows as
-        the model had.
+        chosen on the rows of the first call, so pass enough of them. In place of the first call, you can call ``fit``
+        of an estimator with ``solver=Direct(keep_sums=True)``. Probabilities are learned again only if a call adds at
+        least as many rows as the model had.
 
         Args:
             X: rows, as in ``fit``.
             y: labels; None with a ``Dataset``.
             classes: all labels of this and later calls, shape (K,), in the first call. None: the labels of its rows.
-            sample_weight: weights w >= 0, shape (n,); by default 1. Only the ratios of weights matter, also of
-                weights in different calls.
+            sample_weight: weights w >= 0, shape (n,); by default 1. Only the ratios of weights matter, even
+                between weights of different calls.
 
         Raises:
             AttributeError: the model does not store its sums.
