@@ -237,9 +237,9 @@ def tune(
         data: a ``Pipeline``, or a ``Dataset`` with training rows. From a ``Dataset``, ``tune`` creates a pipeline with
             random rows as centers, and ``solver="auto"``.
         kernel: the kernel, or several kernels to compare; by default, the kernel of the pipeline.
-        task: ``classification`` or ``regression``. Ignored if ``data`` is a pipeline.
-        preprocess: as in ``Pipeline``. Ignored if ``data`` is a pipeline.
-        scaling: as in ``Pipeline``. Ignored if ``data`` is a pipeline.
+        task: ``classification`` or ``regression``. Only if ``data`` is a ``Dataset``.
+        preprocess: as in ``Pipeline``. Only if ``data`` is a ``Dataset``.
+        scaling: as in ``Pipeline``. Only if ``data`` is a ``Dataset``.
         rows: number of rows of the subsample; a third of them is held out.
         centers: largest number of centers of the trials. By default, the number of centers of the pipeline, up to
             2,000. If ``data`` are rows, 1,000.
@@ -253,7 +253,8 @@ def tune(
         verbose: 1 shows the trials on standard error; 0 shows nothing.
 
     Raises:
-        UsageError: an argument is out of range, or the pipeline has a feature map.
+        UsageError: an argument is out of range; ``task``, ``preprocess`` or ``scaling`` is given with a pipeline; or
+            the pipeline has a feature map.
         PlanRefusedError: the trials would exceed ``memory``.
         DataError: rows cannot be used, or there are too few.
         NumericalError: a kernel matrix is not positive definite.
