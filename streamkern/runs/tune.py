@@ -242,7 +242,7 @@ def tune(
         scaling: as in ``Pipeline``. Only if ``data`` is a ``Dataset``.
         rows: number of rows of the subsample; a third of them is held out.
         centers: largest number of centers of the trials. By default, the number of centers of the pipeline, up to
-            2,000. If ``data`` are rows, 1,000.
+            2,000. For a ``Dataset``, 1,000.
         seed: seed of the subsample and its parts.
         memory: as for ``run``.
         threads: as for ``run``.
