@@ -49,10 +49,10 @@ class Kernel(Parameters, ABC):
         """Turn inner products S = X Zᵀ, shape (b, p), into k(X, Z) in place. If ``norm`` is 1, S has L1 distances.
 
         Args:
-            S: inner products or L1 distances, float32 or float64; may be a row-strided view.
+            S: inner products or L1 distances, float32 or float64. Each row is contiguous; S need not be.
             x_norms: squared norms of X, shape (b,).
             z_norms: squared norms of Z, shape (p,).
-            loops: the elementwise arithmetic, in NumPy or compiled.
+            loops: the object whose methods compute elementwise functions, with NumPy or with compiled code.
         """
 
     def slopes(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> Slopes:

@@ -121,7 +121,7 @@ class Partition:
         return int(self.rows)
 
     def overlap_at_cut(self, rows: int) -> float:
-        """Return the share of the rows at each cut that belong to both parts, for a table of ``rows`` rows."""
+        """Return the share of the rows that each cut puts into both parts, for a table of ``rows`` rows."""
         depth = self._depth(rows, 0.0)
         least = (OVERLAP if self.overlap == "auto" else float(self.overlap)) * min(
             1.0, max(FULL_OVERLAP_CUTS / max(1, depth), float(FULL_OVERLAP_ROWS << depth) / max(1, rows))

@@ -227,20 +227,22 @@ def tune(
     bandwidths have at most 1% more error, the nearest to the median distance is chosen. If several numbers of centers
     have at most 1% more error, the smallest is chosen. Augmentations and sample weights are ignored.
 
-    If the pipeline has no kernel, ``tune`` searches for one as ``run`` does, unless there are fewer than 40 rows. The
-    attribute ``search`` of the returned ``Tuning`` has the result: a kernel, and maybe a metric (weights of the
-    features in distances). Ridges and numbers of centers are then tried with these. The attribute ``pipeline`` of the
-    ``Tuning`` still has no kernel. So ``run`` searches again when it trains this pipeline.
+    A ``Pipeline`` contains data, model and solver. If neither the pipeline nor the argument ``kernel`` names a kernel,
+    ``tune`` searches for one as ``run`` does, unless there are fewer than 40 rows. The attribute ``search`` of the
+    returned ``Tuning`` has the result: a kernel, and maybe a metric (weights of the features in distances). Ridges and
+    numbers of centers are then tried with these. The attribute ``pipeline`` of the ``Tuning`` still has no kernel. So
+    ``run`` searches again when it trains this pipeline.
 
     Args:
-        data: a pipeline, or training rows. For rows, the pipeline has random rows as centers, and ``solver="auto"``.
+        data: a ``Pipeline``, or a ``Dataset`` with training rows. From a ``Dataset``, ``tune`` creates a pipeline with
+            random rows as centers, and ``solver="auto"``.
         kernel: the kernel, or several kernels to compare; by default, the kernel of the pipeline.
-        task: ``classification`` or ``regression``. Ignored if ``data`` is a pipeline.
-        preprocess: as in ``Pipeline``. Ignored if ``data`` is a pipeline.
-        scaling: as in ``Pipeline``. Ignored if ``data`` is a pipeline.
+        task: ``classification`` or ``regression``. Only if ``data`` is a ``Dataset``.
+        preprocess: as in ``Pipeline``. Only if ``data`` is a ``Dataset``.
+        scaling: as in ``Pipeline``. Only if ``data`` is a ``Dataset``.
         rows: number of rows of the subsample; a third of them is held out.
         centers: largest number of centers of the trials. By default, the number of centers of the pipeline, up to
-            2,000. If ``data`` are rows, 1,000.
+            2,000. For a ``Dataset``, 1,000.
         seed: seed of the subsample and its parts.
         memory: as for ``run``.
         threads: as for ``run``.
@@ -251,7 +253,8 @@ def tune(
         verbose: 1 shows the trials on standard error; 0 shows nothing.
 
     Raises:
-        UsageError: an argument is out of range, or the pipeline has a feature map.
+        UsageError: an argument is out of range; ``task``, ``preprocess`` or ``scaling`` is given with a pipeline; or
+            the pipeline has a feature map.
         PlanRefusedError: the trials would exceed ``memory``.
         DataError: rows cannot be used, or there are too few.
         NumericalError: a kernel matrix is not positive definite.

@@ -395,10 +395,10 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             kernel is the median distance between rows. None or ``"auto"``: a search on a sample of the rows tries
             Laplace kernels, with L1 and L2 distances. It chooses the distance, the bandwidth and the ridge. It also
             chooses a metric (weights of the features), or none. The choice has the smallest error on held-out rows of
-            the sample. In a regression, the kernel may also be the sum of a Laplace and a linear kernel. The
-            search takes at most half as long as the training after it. If leaves are trained (see ``partition``), it
-            takes at most twice as long as their training. Each limit is at least a few seconds. It is at least half a
-            minute if one model has every row as a center. With fewer than 400 rows, the search learns no metric. With
+            the sample. For a regressor, the kernel may also be the sum of a Laplace and a linear kernel. The search
+            takes at most half as long as the training after it. If leaves are trained (see ``partition``), it takes at
+            most twice as long as their training. Each limit is at least a few seconds. Without leaves, if every row is
+            a center, the limit is at least half a minute. With fewer than 400 rows, the search learns no metric. With
             fewer than 40 rows, there is no search. ``result_.report["kernel"]`` has the result. To try bandwidths with
             scikit-learn's ``GridSearchCV``, name a kernel, and pass a grid such as
             ``{"kernel__bandwidth": [1.0, 2.0]}``.
