@@ -115,8 +115,8 @@ def _require_alike(first: Source, other: Source) -> None:
     numbers, others = ({*(each.columns or ())} for each in (first, other))
     mixed = sorted((numbers & {*dict(other.non_features)}) | (others & {*dict(first.non_features)}))
     if mixed:
-        kinds = (dict(each.non_features).get(mixed[0], "numbers") for each in (other, first))
-        what = f"column {mixed[0]!r} holds {' and '.join(kinds)}"
+        held = (dict(each.non_features).get(mixed[0], "numbers") for each in (other, first))
+        what = f"column {mixed[0]!r} holds {' and '.join(held)}"
         remedy = f"give the column one kind in all tables, or leave it out: exclude={mixed[:1]!r}"
     elif other.n_features != first.n_features or other.columns != first.columns:
         what = f"{other.n_features} features ({_names(other)}) and {first.n_features} ({_names(first)})"
