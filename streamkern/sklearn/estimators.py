@@ -436,9 +436,11 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
         validation: a ``Dataset``, or a share of the rows, which is then held out of training. These rows are used for
             early stopping, and to learn probabilities or intervals. The model has the weights of the best pass.
             Training stops after ``patience`` passes without improvement. ``patience`` is a parameter of the solver.
-            ``solver="auto"`` sets it to 3. None: no validation rows, with one exception. If there are at least 20,000
+            ``solver="auto"`` sets it to 3. None: no validation rows, with two exceptions. If there are at least 20,000
             rows, and ``solver="auto"`` chooses a solver other than ``Direct``, one row in twenty is held out, at most
-            about 5,000. Probabilities or intervals are learned from these rows (``result_.report["held_out"]``).
+            about 5,000. If ``fit`` gets times or groups, some of 1,000 rows or more are held out
+            (docs/how-to/related-rows.md). Probabilities or intervals are learned from these rows
+            (``result_.report["held_out"]``).
         dtype: dtype of the arithmetic. ``"auto"``: float64 for arrays of float64 in memory; otherwise float32. If
             rounding in float32 is too large for the kernel values of these rows, the dtype is float64, and
             ``result_.report["arithmetic"]`` has the reason.
