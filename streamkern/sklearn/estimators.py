@@ -445,7 +445,8 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             rounding in float32 is too large for the kernel values of these rows, the dtype is float64, and
             ``result_.report["arithmetic"]`` has the reason.
         lanes: number of parts that the rows of a training step are divided into. Threads compute the parts in parallel.
-            The weights depend on this number: in a one-pass solver by rounding errors, in others by the rows of steps.
+            The weights depend on this number. In a solver with minibatch steps, it determines the rows of each step.
+            In other solvers, it changes only rounding errors.
         threads: number of threads of this process; by default, the number of cores. The weights do not depend on it.
         resources: a ``Resources``, for a cluster or a choice of device. None: threads of this process, and a GPU if the
             machine has one of a tested kind (docs/gpu.md).

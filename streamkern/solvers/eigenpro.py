@@ -84,7 +84,7 @@ class EigenPro(Solver):
             Otherwise it chooses packed if a quarter of the columns fit. Otherwise it chooses delayed, or inexact if you
             give a momentum.
         s: number of centers whose kernel matrix gives the eigenpairs of the preconditioner; min(p, 2000) by default.
-        q: number of eigenpairs of the preconditioner; s/4 by default, at most 500, or at most 250 if p > s.
+        q: number of eigenpairs of the preconditioner. The default is s/4, at most 500. If p > s, it is at most 250.
         batch: number m of rows of a step. Up to a number m* of rows, the *critical batch*, the largest stable step size
             is about proportional to m. For more rows, it hardly grows. m* is measured on your rows. The default is m*,
             or more if cores would otherwise be idle and the run still has enough steps. But it is at most a sixteenth
