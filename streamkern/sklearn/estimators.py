@@ -438,7 +438,7 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             Training stops after ``patience`` passes without improvement. ``patience`` is a parameter of the solver.
             ``solver="auto"`` sets it to 3. None: no validation rows, with two exceptions. If there are at least 20,000
             rows, and ``solver="auto"`` chooses a solver other than ``Direct``, one row in twenty is held out, at most
-            about 5,000. If ``fit`` gets times or groups, some of 1,000 rows or more are held out
+            about 5,000. If ``fit`` gets times or groups, and at least 1,000 rows, some of the rows are held out
             (docs/how-to/related-rows.md). Probabilities or intervals are learned from these rows
             (``result_.report["held_out"]``).
         dtype: dtype of the arithmetic. ``"auto"``: float64 for arrays of float64 in memory; otherwise float32. If
