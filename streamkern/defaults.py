@@ -64,13 +64,15 @@ STEPS_AHEAD, MAX_STEPS_AHEAD, BYTES_AHEAD = 2, 32, 4 << 20
 """Steps whose blocks are read while one is computed: at least, at most, and the bytes up to which there are more."""
 MIN_BATCH_DIVISOR = 64
 """A batch that does not fit the budget is made smaller down to this part of itself; then the next way is tried."""
-LIBRARY_BYTES = 64 << 20
-"""Compiled code that a fit loads beyond the engine, and slack of heaps: 56 MiB measured for a run of 200 rows."""
+LIBRARY_BYTES = 40 << 20
+"""Compiled code that a fit loads beyond the engine, and slack of heaps: with a thread's share, 48 MiB measured for a
+run of 200 rows."""
 ENGINE_BYTES = 90 << 20
 """The engine's compiler in a process that has not loaded it: 57 MiB measured; 86 MiB where the system maps files by
 large pages, which keep unread parts of libraries resident."""
-COMPILING_BYTES = 112 << 20
-"""Further bytes of a fit that compiles every loop: 90 MiB measured for EigenPro on plain rows."""
+COMPILING_BYTES = 140 << 20
+"""Further bytes of a fit that compiles every loop, with the modules that compile: 138 MiB measured for EigenPro on plain
+rows."""
 MODULES_BYTES = 104 << 20
 """The library's modules, and Arrow, in a worker that has not imported them: 78 MiB measured, 102 with large pages."""
 FRESH_BYTES = 192 << 20

@@ -150,6 +150,10 @@ CASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+SPARE = 128 * MIB
+"""Projected beyond what is held, at most, of small processes: libraries and threads are not told exactly."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_measured_is_at_most_projected_and_projected_is_not_far_above(
@@ -159,7 +163,7 @@ def test_measured_is_at_most_projected_and_projected_is_not_far_above(
     peak, projected, kind = measure(**{**case, "source": stores.get(case["source"], case["source"])})
     assert kind == case.get("projection", "" if "solver" in case else "exact")
     assert peak <= projected <= parse_bytes(case["memory"])
-    assert projected <= 1.35 * peak, f"{projected / MIB:.0f} projected, {peak / MIB:.0f} held"
+    assert projected <= max(1.35 * peak, peak + SPARE), f"{projected / MIB:.0f} projected, {peak / MIB:.0f} held"
 
 
 LEAVES: dict[str, dict[str, Any]] = {
@@ -177,7 +181,7 @@ def test_leaves_hold_at_most_what_is_projected_and_not_far_less(
     peak, projected, kind = measure(**LEAVES[name])
     assert kind in ("8 leaves", "16 leaves")
     assert peak <= projected <= parse_bytes(LEAVES[name]["memory"])
-    assert projected <= 1.35 * peak, f"{projected / MIB:.0f} projected, {peak / MIB:.0f} held"
+    assert projected <= max(1.35 * peak, peak + SPARE), f"{projected / MIB:.0f} projected, {peak / MIB:.0f} held"
 
 
 @pytest.mark.slow
