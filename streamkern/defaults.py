@@ -71,8 +71,8 @@ ENGINE_BYTES = 90 << 20
 """The engine's compiler in a process that has not loaded it: 57 MiB measured; 86 MiB where the system maps files by
 large pages, which keep unread parts of libraries resident."""
 COMPILING_BYTES = 140 << 20
-"""Further bytes of a fit that compiles every loop, with the modules that compile: 138 MiB measured for EigenPro on plain
-rows."""
+"""Further bytes of a fit that compiles every loop, with the modules that compile: 138 MiB measured for EigenPro on
+plain rows."""
 MODULES_BYTES = 104 << 20
 """The library's modules, and Arrow, in a worker that has not imported them: 78 MiB measured, 102 with large pages."""
 FRESH_BYTES = 192 << 20
