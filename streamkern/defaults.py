@@ -425,8 +425,6 @@ decomposition gives them, and where targets are noise the best is large."""
 TUNING_RIDGES = (*(float(f"{m}e-{e}") for e in range(9, 2, -1) for m in (1, 3)), 1e-2)
 """Ridges of a trial of ``tune``, two for each decade up to 0.01: one decomposition gives them all. By decades alone,
 two of seven tables have more error, one by .003."""
-DIRECTION_RIDGES = RIDGES[3:8:2]
-"""Ridges of the model that the direction of a cut is taken from: 1e-6, 1e-4 and 0.01."""
 RIDGE_MULTIPLES = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Ridges that are compared at last, in multiples of the best so far."""
 MIN_LOGISTIC_RIDGE = 3e-7
@@ -501,11 +499,8 @@ MAX_PASS_SECONDS = 30
 """Seconds of two slow cores for a pass over wide rows with more than ``DEFAULT_CENTERS``, at most."""
 TUNING_CENTERS, MAX_TUNING_CENTERS, MIN_TUNING_CENTERS = 1000, 2000, 32
 """Centers of ``tune`` for plain rows; for a pipeline at most, because a trial takes p³; and the fewest of its curve."""
-DIRECTION_ROWS, DIRECTION_CENTERS = 1_000, 125
-"""Rows and centers for the direction of a cut, at most. Five times the rows and four times the centers gain nothing
-(ADR 23)."""
-MEDIAN_ROWS, DIRECTION_MEDIAN_ROWS = 1000, 128
-"""Rows whose median distance is a bandwidth: half a million pairs. Of a leaf's direction: to about three percent."""
+MEDIAN_ROWS = 1000
+"""Rows whose median distance is a bandwidth: half a million pairs."""
 
 # Search of the cuts of a partition
 
@@ -516,10 +511,8 @@ MIN_SAMPLE_ROWS, SAMPLE_ROWS = 10_000, 200_000
 part of the rows."""
 SAMPLE_PART = 16
 """Part of the rows up to which the sample is larger where leaves are many."""
-STANDARD_DEVIATION_ROWS = 4_096
-"""Rows, about, that standard deviations of features are taken from, in whose units a direction is found."""
-MIN_DIRECTION_ROWS = 200
-"""Rows of the sample below which a direction is that of the largest variance."""
+VARIANCE_ROWS = 4_096
+"""Rows, about, that the direction of a leaf's largest variance is taken from."""
 LEAF_ROWS_SLACK = 0.1
 """Part of the most rows of a leaf that one may have more of, where the sample has cut it: it was sure by two standard
 errors, and a cut more would read all rows again."""

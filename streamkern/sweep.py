@@ -146,18 +146,16 @@ def run_node(node: tuple[int, int, int], work: ScanWork, state: Any) -> Parts:
     return total
 
 
-def gather(executor: Executor, assembly: Assembly, ids: IntArray, block_rows: int = 4096) -> tuple[Array, Array | None]:
+def gather(executor: Executor, assembly: Assembly, ids: IntArray) -> tuple[Array, Array | None]:
     """Read rows in the order of ``ids``: features (k, d) and encoded targets. Reads each chunk they lie in once.
 
-    Rows have copy number 0; at most ``block_rows`` are read at a time. An id that the source lacks is a DataError.
+    Rows have copy number 0. An id that the source lacks is a DataError.
     """
-    X, y, _ = gather_weighted(executor, assembly, ids, block_rows)
+    X, y, _ = gather_weighted(executor, assembly, ids)
     return X, y
 
 
-def gather_weighted(
-    executor: Executor, assembly: Assembly, ids: IntArray, block_rows: int = 4096
-) -> tuple[Array, Array | None, Array | None]:
+def gather_weighted(executor: Executor, assembly: Assembly, ids: IntArray) -> tuple[Array, Array | None, Array | None]:
     """Read features (k, d), encoded targets and sample weights (k,) of rows by id; see ``gather``."""
     n = int(assembly.dataset.source.bounds[-1])
     if len(ids) and not 0 <= ids.min() <= ids.max() < n:
@@ -167,7 +165,8 @@ def gather_weighted(
             expected=f"row ids in [0, {n})",
             remedy="the ids belong to other data: make them again from this source",
         )
-    scan = Scan(assembly, block_rows, only=np.sort(ids))
+    # Blocks are longer where rows lie far apart: one for a few rows would take longer than reading them.
+    scan = Scan(assembly, 4096 * max(1, n // (4 * max(1, len(ids)))), only=np.sort(ids))
     (pieces,) = sweep(executor, ScanWork(scan, _rows))
     found = np.concatenate([piece[0] for piece in pieces])
     X = np.concatenate([piece[1] for piece in pieces])

@@ -37,7 +37,7 @@ from streamkern.storage.serialize import serializable
 from streamkern.storage.value_digest import digest
 from streamkern.types import Array, IntArray
 
-CUT_METHODS = ("gradient", "kmeans")
+CUT_METHODS = ("variance", "kmeans")
 
 
 def max_full_kernel_rows(rows: int) -> int:
@@ -55,10 +55,9 @@ def leaf_centers(n: int, full_kernel_limit: int, seed: int) -> Uniform:
 class Partition:
     """Divide the rows into parts, called leaves, and train a separate model in each.
 
-    The rows are cut in two, and each part is cut again, until the leaves are small enough. To find the direction of a
-    cut, a small kernel regression is fitted to a sample of the rows. The rows are cut at the median along the direction
-    in which the output of this regression changes most. A prediction uses only one or two leaves (ParK, Carratino et
-    al. 2021; xRFM, Beaglehole et al. 2025).
+    The rows are cut in two, and each part is cut again, until the leaves are small enough. The rows are cut at the
+    median along the direction in which they vary most, in the units of the kernel's distances. A prediction uses only
+    one or two leaves (ParK, Carratino et al. 2021; xRFM, Beaglehole et al. 2025).
 
     If you give no kernel, all leaves have the same bandwidth, metric, ridge, and norm of the distance. One search on a
     sample of all rows chooses them. The metric is weights of the features in distances. If you pass ``metric=AGOP()``
@@ -79,7 +78,7 @@ class Partition:
             less than 0.05. A number that you give is then reduced, too.
         by: name of a column. The rows are first divided into one part for each value of the column. Values with few
             rows share a part. This part also predicts rows with values that were not in the training rows.
-        cuts: ``"gradient"``: the cuts described above. ``"kmeans"``: each cut separates two clusters of rows by
+        cuts: ``"variance"``: the cuts described above. ``"kmeans"``: each cut separates two clusters of rows by
             k-means, without using targets.
 
     Raises:
@@ -90,7 +89,7 @@ class Partition:
     rows: int | str = "auto"
     overlap: float | str = "auto"
     by: str | None = None
-    cuts: str = "gradient"
+    cuts: str = "variance"
 
     def __post_init__(self) -> None:
         for name, least in (("rows", 100), ("leaves", 1)):

@@ -280,19 +280,15 @@ def _grow_tree(fit: PartitionFit) -> GrownTree:
         def key() -> tuple[Any, ...]:
             return (
                 rows_key(data), described(fit.partition), tree.fingerprint, encoding_to_json(assembly.encoding),
-                described(recipe.kernel), recipe.seed, recipe.dtype, platform.machine(),
+                recipe.seed, recipe.dtype, platform.machine(),
             )  # fmt: skip
 
         return runner.keep(name, key, lambda: _after_release(compute()))
 
-    kernel = recipe.kernel or Laplace("median")
-
     def count(tree: CutTree) -> IntArray:
         return leaf_rows.scatter(tree).counts
 
-    builder = TreeBuilder(
-        fit.partition, assembly, kernel, fit.executor, recipe.seed, count if leaf_rows.stored else None
-    )
+    builder = TreeBuilder(fit.partition, assembly, fit.executor, recipe.seed, count if leaf_rows.stored else None)
     grown = builder.grow(keep)
     if leaf_rows.stored:  # known already, unless the last cuts are not those of the sample
         grown = replace(grown, counts=count(grown.tree))

@@ -1,11 +1,10 @@
 """Growing the tree level by level: directions from a sample in memory, cuts from it or from counts over all rows.
 
-A level is two things. For each leaf that is to be cut, a direction, from the rows of the sample that lie in it: the top
-eigenvector of the average gradient outer product of a small ridge regression on them. Then the median along it. Where
-the sample has ``MIN_SAMPLE_ROWS_OF_LEAF`` rows of the leaf, it is that of these, and one sweep over all rows counts
-those of every leaf when all that are so have been cut. Elsewhere each level has a sweep, in which a block counts, for
-the leaves that are cut, how many of its rows fall between neighbouring quantiles of the sample: the median to a
-thousandth.
+A level is two things. For each leaf that is to be cut, the direction of the largest variance, from the rows of the
+sample that lie in it. Then the median along it. Where the sample has ``MIN_SAMPLE_ROWS_OF_LEAF`` rows of the leaf, it
+is that of these, and one sweep over all rows counts those of every leaf when all that are so have been cut. Elsewhere
+each level has a sweep, in which a block counts, for the leaves that are cut, how many of its rows fall between
+neighbouring quantiles of the sample: the median to a thousandth.
 """
 
 from __future__ import annotations
@@ -22,19 +21,15 @@ import numpy as np
 from streamkern.costs.dry_run import ProblemSize
 from streamkern.cpu import host_loops
 from streamkern.data.row_order import Assembly, Block, Scan
-from streamkern.data.targets import Encoding, as_values
 from streamkern.defaults import (
-    DIRECTION_CENTERS,
-    DIRECTION_RIDGES,
-    DIRECTION_ROWS,
     LEAF_ROWS_SLACK,
     MAX_EDGES,
     MAX_EIGENVECTORS,
+    MAX_FULL_FEATURES,
     MAX_LLOYD_STEPS,
     MAX_VALUES,
     MIN_BALANCE,
     MIN_CUT_ROWS,
-    MIN_DIRECTION_ROWS,
     MIN_ROWS_OF_VALUE,
     MIN_SAMPLE_ROWS,
     MIN_SAMPLE_ROWS_OF_LEAF,
@@ -42,17 +37,14 @@ from streamkern.defaults import (
     SAMPLE_BYTES,
     SAMPLE_PART,
     SAMPLE_ROWS,
-    STANDARD_DEVIATION_ROWS,
+    VARIANCE_ROWS,
 )
-from streamkern.engine.operation_counts import Operations
+from streamkern.engine.operation_counts import Operations, eigh
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, Parts
-from streamkern.kernels import Kernel
 from streamkern.models.cut_tree import CutTree, Partition
 from streamkern.partition.leaf_rows import routed_scan
-from streamkern.rng import Draw, generator
-from streamkern.selection.gradient_outer_product import gradient_outer_product
-from streamkern.selection.learned_metric import round_work
+from streamkern.rng import Draw
 from streamkern.storage.serialize import serializable_as
 from streamkern.sweep import ScanWork, gather_weighted, sweep
 from streamkern.types import Array, IntArray
@@ -147,9 +139,8 @@ def counting_sweeps(rows: int, sample: int, leaves: int, stored: bool) -> int:
 
 def direction_work(size: ProblemSize, rows: int) -> Operations:
     """Return the operations of finding the direction of a leaf of so many rows, on arrays of shapes."""
-    sample = min(rows, DIRECTION_ROWS)
-    fitted, gradients, _ = round_work(sample, max(1, min(DIRECTION_CENTERS, sample // 4)), True, size, DIRECTION_RIDGES)
-    return fitted + gradients
+    sample, d = min(rows, VARIANCE_ROWS), min(size.d, MAX_FULL_FEATURES)
+    return Operations(gemm64=2.0 * sample * d * d, eigen=eigh(d))
 
 
 @dataclass(eq=False)
@@ -161,7 +152,6 @@ class TreeBuilder:
 
     partition: Partition
     assembly: Assembly
-    kernel: Kernel
     executor: Executor
     seed: int
     count: Callable[[CutTree], IntArray] | None = None
@@ -215,17 +205,15 @@ class TreeBuilder:
         return self._sample_rows == self.assembly.dataset.base_rows
 
     @cached_property
-    def sample(self) -> tuple[Array, Array, Array | None]:
-        """Encoded rows, targets and weights of the sample, read when a level first needs them."""
+    def sample(self) -> tuple[Array, Array | None]:
+        """Encoded rows and weights of the sample, read when a level first needs them."""
         data = self.assembly.dataset
         ids = np.sort(data.draw(self._sample_rows, Draw.PARTITION, self.seed))
-        # Rows that lie far apart: a block for a few of them would take longer than to read them.
-        X, y, w = gather_weighted(self.executor, self.assembly, ids, max(4096, data.base_rows // len(ids) * 128))
-        assert y is not None
-        return X, y, w
+        X, _, w = gather_weighted(self.executor, self.assembly, ids)
+        return X, w
 
     def _from_sample(self, grown: GrownTree) -> GrownTree:
-        (X, _, w), n = self.sample, self.assembly.dataset.base_rows
+        (X, w), n = self.sample, self.assembly.dataset.base_rows
         whole = self._whole
 
         def expected(rows: int) -> int:
@@ -250,7 +238,7 @@ class TreeBuilder:
         return grown
 
     def _level(self, grown: GrownTree, chosen: list[int]) -> GrownTree:
-        X, _, w = self.sample
+        X, w = self.sample
         at = dict(grown.tree.training(X, w))
         lines, bins = {leaf: each.axis for leaf, each in self._found(chosen, at).items()}, []
         if lines:
@@ -260,16 +248,16 @@ class TreeBuilder:
         return self._cut(grown, chosen, lines, bins, int)
 
     def _found(self, chosen: list[int], at: dict[int, IntArray]) -> dict[int, SampledAxis]:
-        X, y, w = self.sample
+        X, w = self.sample
         none = np.empty(0, dtype=np.int64)
         here = self.executor.in_process  # where nothing is sent, no row is copied
         # A generator, because the items of all leaves together would be a second copy of the sample.
         items = (
-            (leaf, X, y, w, rows) if here else (leaf, X[rows], y[rows], None if w is None else w[rows], None)
-            for leaf, rows in ((leaf, at.get(leaf, none)) for leaf in chosen)
+            (X, w, rows) if here else (X[rows], None if w is None else w[rows], None)
+            for rows in (at.get(leaf, none) for leaf in chosen)
         )
-        shared = (self.kernel, self.assembly.encoding, self.seed)
-        found = self.executor.imap(axis_of if self.partition.cuts == "gradient" else two_means_axis, items, shared)
+        axis = principal_axis if self.partition.cuts == "variance" else two_means_axis
+        found = self.executor.imap(axis, items)
         return {leaf: each for leaf, each in zip(chosen, found, strict=True) if each is not None}
 
     def _cut(
@@ -366,47 +354,34 @@ def _merge_rare_values(values: list[tuple[float, int]]) -> list[tuple[float, flo
     return parts
 
 
-SampleOfLeaf = tuple[int, Array, Array, Array | None, IntArray | None]
-"""Number of a leaf; encoded rows (m, d), targets and weights; and which of the rows are the leaf's, None for all."""
+SampleOfLeaf = tuple[Array, Array | None, IntArray | None]
+"""Encoded rows (m, d) and weights; and which of the rows are the leaf's, None for all."""
 
 
-def axis_of(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed: int) -> SampledAxis | None:
-    """Find the axis along which a leaf's outputs change most, None if no direction has rows on both sides; a task."""
-    leaf, X, y, w, rows = item
+def principal_axis(item: SampleOfLeaf) -> SampledAxis | None:
+    """Find the axis along which a leaf's rows vary most, None if no direction has rows on both sides; a task.
+
+    Features are in the units of the kernel's distances: those that the metric weighs most have the largest variance.
+    """
+    X, w, rows = item
     rows = np.arange(len(X)) if rows is None else rows
     if len(rows) < 2:
         return None
-    spread = X[rows[:: -(-len(rows) // STANDARD_DEVIATION_ROWS)]].std(axis=0, dtype=np.float64)
-    varying = np.flatnonzero(spread)
-    if not len(varying):
-        return None
-    spread = spread[varying]
-    some = generator("rows of a direction", seed + leaf).permutation(rows)[:DIRECTION_ROWS]
-    G = None
-    if len(rows) >= MIN_DIRECTION_ROWS:
-        own = X[some], as_values(y[some], encoding.outputs), None if w is None else w[some]
-        G = gradient_outer_product(*own, kernel, seed + leaf)
-    if G is None or not np.isfinite(G).all() or not np.abs(G).max() > 0:
-        Z = X[rows][:, varying]
-        Z = (Z - Z.mean(axis=0, dtype=np.float64)) / spread
-        G = Z.T @ Z if Z.shape[1] <= 1000 else np.square(Z).sum(axis=0)
-        G = G / spread / (spread[:, None] if G.ndim == 2 else 1)
+    some = rows[:: -(-len(rows) // VARIANCE_ROWS)]
+    mass = np.ones(len(some)) if w is None else np.asarray(w[some], dtype=np.float64)
+    Z = X[some].astype(np.float64)
+    Z = (Z - np.average(Z, axis=0, weights=mass)) * np.sqrt(mass / mass.mean())[:, None]
+    varying = np.flatnonzero(Z.any(axis=0))
+    directions = np.zeros((min(len(varying), MAX_EIGENVECTORS), X.shape[1]))
+    if len(varying) <= MAX_FULL_FEATURES:
+        _, vectors = np.linalg.eigh(Z[:, varying].T @ Z[:, varying])
+        directions[:, varying] = vectors[:, ::-1][:, : len(directions)].T
     else:
-        G = G[varying] if G.ndim == 1 else G[np.ix_(varying, varying)]
-    if G.ndim == 1:
-        order = np.argsort(-G * np.square(spread), kind="stable")[:MAX_EIGENVECTORS]
-        found = np.eye(len(G))[order]
-    else:
-        _, vectors = np.linalg.eigh(spread[:, None] * G * spread)
-        found = vectors[:, ::-1][:, :MAX_EIGENVECTORS].T / spread
-    directions = np.zeros((len(found), X.shape[1]))
-    directions[:, varying] = found
+        widest = np.argsort(-np.square(Z).sum(axis=0), kind="stable")[: len(directions)]
+        directions[np.arange(len(directions)), widest] = 1.0
     best, share = None, 0.0
     for direction in directions:
-        size = np.linalg.norm(direction)
-        if not size > 0:
-            continue
-        direction = direction / size * np.sign(direction[np.argmax(np.abs(direction))])
+        direction = direction * np.sign(direction[np.argmax(np.abs(direction))])
         t = host_loops().project(X, direction, rows)
         edges, smaller = quantile_edges(t)
         if smaller > share:
@@ -416,13 +391,13 @@ def axis_of(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed: int) -
     return SampledAxis(*best) if best is not None and share >= MIN_SIDE_SHARE else None
 
 
-def two_means_axis(item: SampleOfLeaf, kernel: Kernel, encoding: Encoding, seed: int) -> SampledAxis | None:
+def two_means_axis(item: SampleOfLeaf) -> SampledAxis | None:
     """Find the axis from one of two means of a leaf's rows to the other, cut halfway between them; a task.
 
     The means are those of Lloyd's method, which begins with the halves along the direction of the largest variance;
     only features are looked at. None if the rows are all alike.
     """
-    _, X, _, w, rows = item
+    X, w, rows = item
     if rows is not None:
         X, w = X[rows], None if w is None else w[rows]
     spread = X.std(axis=0, dtype=np.float64) if len(X) > 1 else np.zeros(X.shape[1])

@@ -30,7 +30,7 @@ from streamkern.models.cut_tree import CutTree
 from streamkern.models.partitioned_machine import Leaves
 from streamkern.partition import grow_tree
 from streamkern.partition.fit_partition import _count_warnings
-from streamkern.partition.grow_tree import axis_of, quantile_edges, split_at, two_means_axis
+from streamkern.partition.grow_tree import principal_axis, quantile_edges, split_at, two_means_axis
 from streamkern.partition.leaf_rows import LeafFingerprints, LeafIds, LeafRuns
 from streamkern.report import read_run
 from streamkern.report.page import page
@@ -198,17 +198,23 @@ def test_threads_make_a_leaf_ready_once(tmp_path: Path, monkeypatch: pytest.Monk
         np.testing.assert_array_equal(outputs, model.predict(X))
 
 
-def test_a_direction_is_along_the_feature_that_matters():
-    X = np.random.default_rng(1).normal(size=(2000, D)) * [1, 1, 1, 1, 2]
-    y = np.sin(2 * X[:, [3]])
-    found = axis_of((0, X, y, None, None), sk.Laplace("median"), Continuous(np.zeros(1), flat=False), 0)
+def test_a_direction_is_that_of_the_largest_variance():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(2000, D)) * [1, 1, 1, 1, 2] @ np.linalg.qr(rng.normal(size=(D, D)))[0] + 7.0
+    found = principal_axis((X, None, None))
     assert found is not None
     np.testing.assert_allclose(found.t, X @ found.axis.direction)
     assert (
         found.axis.counts(found.t).tolist() == np.histogram(found.t, [-np.inf, *found.axis.edges, np.inf])[0].tolist()
     )
-    direction = found.axis.direction * X.std(axis=0)
-    assert abs(direction[3]) / np.linalg.norm(direction) > 0.9
+    values, vectors = np.linalg.eigh(np.cov(X.T))
+    assert abs(found.axis.direction @ vectors[:, -1]) > 1 - 1e-9
+    assert values[-1] > 3 * values[-2]
+    times = rng.integers(1, 4, len(X))
+    one, repeated = principal_axis((X, times, None)), principal_axis((np.repeat(X, times, axis=0), None, None))
+    assert one is not None
+    assert repeated is not None
+    np.testing.assert_allclose(one.axis.direction, repeated.axis.direction, atol=1e-2)  # each looks at 4,096 rows
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -226,17 +232,18 @@ def test_cells_of_means_are_the_clusters_of_rows(weighted: bool):
         np.bincount(of).tolist()
     )
     np.testing.assert_allclose(model.predict(X), y, atol=1e-6)
-    assert two_means_axis((0, np.ones((9, 2)), y[:9], None, None), sk.Laplace(), Continuous(np.zeros(1)), 0) is None
+    assert two_means_axis((np.ones((9, 2)), None, None)) is None
     with pytest.raises(sk.UsageError, match="cuts is 'means'"):
         sk.Partition(cuts="means")
 
 
 def test_rows_that_are_all_alike_have_no_direction():
-    y = np.zeros((300, 1))
-    encoding = Continuous(np.zeros(1), flat=False)
-    assert axis_of((0, np.ones((300, D)), y, None, None), sk.Laplace("median"), encoding, 0) is None
-    X = np.random.default_rng(0).normal(size=(300, D))
-    assert axis_of((0, X, y, None, None), sk.Laplace("median"), encoding, 0) is not None  # that of the largest variance
+    assert principal_axis((np.ones((300, D)), None, None)) is None
+    wide = np.ones((300, 1200), dtype=np.float32)  # of so many features the one that varies most
+    wide[::2, 700], wide[::3, 30] = 3.0, 2.0
+    found = principal_axis((wide, None, None))
+    assert found is not None
+    assert np.flatnonzero(found.axis.direction).tolist() == [700]
 
 
 @pytest.mark.parametrize(("sample", "names"), [(9000, ["level-sample"]), (2000, ["level-sample", "level-1"])])
@@ -254,7 +261,7 @@ def test_cuts_by_the_sample_and_by_counts_are_near_the_median(
 
     with ThreadsExecutor(2) as executor:
         partition = sk.Partition(rows=3000, overlap=0.0)
-        grown = grow_tree.TreeBuilder(partition, assembly, sk.Laplace("median"), executor, 0).grow(keep)
+        grown = grow_tree.TreeBuilder(partition, assembly, executor, 0).grow(keep)
     assert seen == names
     # Where scattering counts rows, they are counted once, for the last tree.
     trees = list[CutTree]()
@@ -264,7 +271,7 @@ def test_cuts_by_the_sample_and_by_counts_are_near_the_median(
         return np.array([len(at) for _, at in sorted(tree.training(X), key=lambda each: each[0])])
 
     with ThreadsExecutor(2) as executor:
-        again = grow_tree.TreeBuilder(partition, assembly, sk.Laplace("median"), executor, 0, count).grow(keep)
+        again = grow_tree.TreeBuilder(partition, assembly, executor, 0, count).grow(keep)
     assert again.tree.fingerprint == grown.tree.fingerprint
     assert np.array_equal(again.counts, grown.counts)
     assert len(trees) <= 1
