@@ -307,6 +307,8 @@ MIN_SVRG_STEPS = 8
 
 # ----------------------------------------------------------------------------------------------- Leaves (ADR 23 and 29)
 
+TREES = 2
+"""Trees whose predictions are averaged, where every row of a leaf is a center."""
 OVERLAP, MAX_OVERLAP = 0.05, 0.5
 """Share of the rows at a cut that both sides are trained on by default; more, up to the second share, while leaves stay
 within their rows and the work of one model."""
@@ -315,7 +317,7 @@ MAX_FILLED_SHARE = 0.9
 FULL_OVERLAP_ROWS, FULL_OVERLAP_CUTS = 16_000, 4
 """Rows of a leaf up to which each of its cuts has the whole overlap: a border needs a number of rows, not a share. Cuts
 above a larger leaf that have it; where there are more, they share that of so many."""
-MAX_LEAVES = 1 << 16
+MAX_LEAVES = 1 << 17
 """Leaves of a tree, at most."""
 ROWS_PER_CENTER = 4
 """Rows of a leaf for each of the centers that are given, at most: cuts in two leave from half of that."""
@@ -325,16 +327,17 @@ LEAF_CENTERS = 2_000
 """Centers of a leaf of more rows than can all be centers."""
 MIN_FULL_KERNEL_ROWS = 2_000
 """Rows of a leaf where each of them is a center, as by default, at least; at most ``MAX_ROWS_AS_CENTERS``."""
-MAX_FULL_KERNEL_WORK = 20 * WORK_PER_SECOND
+MAX_FULL_KERNEL_WORK = 40 * WORK_PER_SECOND
 """Work of all leaves' factors up to which leaves have more than ``MIN_FULL_KERNEL_ROWS`` rows: n rows in leaves of r
 take n r²/3. More rows of a leaf are worth more where targets have noise; leaves of half as many take a quarter."""
-MAX_LEAVES_SEARCH_WORK_RATIO = 2.0
-"""Work of choosing one kernel for all leaves on a sample of their rows, at most, in multiples of that of their fits.
-With a tenth of it covtype has a fifth more errors, and the scores of its splits differ more (ADR 29)."""
 MAX_LEAVES_WORK = 1200 * WORK_PER_SECOND
 """Work of leaves by default, at most: twenty minutes on two slow cores."""
 MIN_LEAF_METRIC_ROWS = 100
 """Rows of a leaf below which no metric is learned."""
+GRADIENT_ROWS, MIN_GRADIENT_ROWS_OF_LEAF = 10_000, 100
+"""Rows whose gradients weigh the features, about; and of each leaf, at least."""
+PROBED_PART, MIN_PROBED_LEAVES = 16, 4
+"""Part of a tree's leaves in which weights of features are learned before all are fitted, where these are so many."""
 BLENDS = (1.0, 0.5, 0.0)
 """Widths of the blending at borders that validation rows choose among, in parts of the overlap."""
 

@@ -3,6 +3,9 @@
 A cut is a direction of the encoded rows with three numbers, low <= threshold <= high. Rows whose projection is less
 than ``high`` are trained on the left, rows from ``low`` on are trained on the right: those between the two on both
 sides. In between, predictions go from the left side's to the right side's along a line.
+
+A cut without a direction has every row on both sides, half of the way: the two trees below it have all rows each, and a
+prediction is the mean of theirs.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from streamkern.defaults import (
     MIN_LEAF_ROWS,
     OVERLAP,
     ROWS_PER_CENTER,
+    TREES,
 )
 from streamkern.errors import UsageError
 from streamkern.kernels.base import set_integer
@@ -42,7 +46,7 @@ CUT_METHODS = ("variance", "kmeans")
 
 def max_full_kernel_rows(rows: int) -> int:
     """Rows of a leaf, at most, where all of them are centers; of so many rows in all: twofold steps, as of cuts."""
-    steps = round(math.log2((3 * MAX_FULL_KERNEL_WORK / max(1, rows)) ** 0.5 / MIN_FULL_KERNEL_ROWS))
+    steps = round(math.log2((3 * MAX_FULL_KERNEL_WORK / (TREES * max(1, rows))) ** 0.5 / MIN_FULL_KERNEL_ROWS))
     return min(MIN_FULL_KERNEL_ROWS << max(0, steps), MAX_ROWS_AS_CENTERS)
 
 
@@ -71,15 +75,20 @@ class Partition:
             leaf is a center. The default is then 10,000 rows for small tables, down to 2,000 rows for large tables. If
             the rows are not in memory, a leaf may have a tenth more rows.
         overlap: number in [0, 0.5]. If n rows are cut in two, the ``overlap`` · n rows nearest to the cut belong to
-            both parts. Near a cut, the prediction is a weighted mean of two leaves. ``"auto"`` is the largest share,
-            from 0.05 to 0.5, that two conditions allow. First, no leaf has more than ``rows`` rows. Second, all leaves
-            together take no more work than one model of 10,000 rows. If no share meets both, it is 0.05. There is
-            one exception. If leaves have more than 16,000 rows, and more than four cuts lead to a leaf, the share is
-            less than 0.05. A number that you give is then reduced, too.
+            both parts. Near a cut of a single tree, the prediction is a weighted mean of two leaves. ``"auto"`` is the
+            largest share, from 0.05 to 0.5, that two conditions allow. First, no leaf has more than ``rows`` rows.
+            Second, all leaves of a tree take no more work than one model of 10,000 rows. If no share meets both, it is
+            0.05. There is one exception. If leaves have more than 16,000 rows, and more than four cuts lead to a leaf,
+            the share is less than 0.05. A number that you give is then reduced, too.
         by: name of a column. The rows are first divided into one part for each value of the column. Values with few
             rows share a part. This part also predicts rows with values that were not in the training rows.
         cuts: ``"variance"``: the cuts described above. ``"kmeans"``: each cut separates two clusters of rows by
             k-means, without using targets.
+        trees: 1, or 2: the rows are cut twice, in different directions. Each row is then trained in a leaf of each
+            tree, and a prediction is the mean of two leaves. If the library has chosen the kernel, the second tree
+            has its own weights of the features. They are learned from the models of the first tree. ``"auto"`` is 2
+            if every row of a leaf is a center, you give neither ``leaves`` nor ``by``, and ``cuts`` is
+            ``"variance"``. Otherwise it is 1.
 
     Raises:
         UsageError: a parameter is out of range.
@@ -90,9 +99,10 @@ class Partition:
     overlap: float | str = "auto"
     by: str | None = None
     cuts: str = "variance"
+    trees: int | str = "auto"
 
     def __post_init__(self) -> None:
-        for name, least in (("rows", 100), ("leaves", 1)):
+        for name, least in (("rows", 100), ("leaves", 1), ("trees", 1)):
             if not isinstance(getattr(self, name), str):
                 set_integer(self, name, least)
         number = isinstance(self.overlap, int | float | np.number) and not isinstance(self.overlap, bool)
@@ -103,6 +113,8 @@ class Partition:
             ("overlap", share or (isinstance(self.overlap, str) and self.overlap == "auto"),
              'a share from 0 to 0.5, or "auto"'),
             ("cuts", self.cuts in CUT_METHODS, " or ".join(map(repr, CUT_METHODS))),
+            ("trees", self.trees in ("auto", 1) or (self.trees == TREES and not self.by and self.cuts == "variance"),
+             '1, 2 (without by, and with cuts="variance"), or "auto"'),
             ("by", isinstance(self.by, str | None), "the name of a column, or None"),
         ):  # fmt: skip
             if not right:
@@ -137,7 +149,12 @@ class Partition:
         overlap = self.overlap_at_cut(rows)
         depth = self._depth(rows, overlap)
         leaves = 1 << depth if self.leaves == "auto" else int(self.leaves)
-        return leaves, math.ceil(rows * ((1 + overlap) / 2) ** depth)
+        return self.n_trees * leaves, math.ceil(rows * ((1 + overlap) / 2) ** depth)
+
+    @property
+    def n_trees(self) -> int:
+        """Number of trees; 1 if it is not known yet."""
+        return 1 if self.trees == "auto" else int(self.trees)
 
     def _depth(self, rows: int, overlap: float) -> int:
         if self.leaves != "auto":
@@ -148,12 +165,16 @@ class Partition:
         return depth
 
     def settled(self, rows: int, p: int | None) -> Partition:
-        """Return a copy with the default number of rows of a leaf in place of ``rows="auto"``.
+        """Return a copy with the default numbers in place of ``rows="auto"`` and ``trees="auto"``.
 
         Args:
             rows: number of rows of the table.
             p: number of centers of a leaf; None if every row of a leaf is a center.
         """
+        if self.trees == "auto":
+            every = p is None and (self.rows == "auto" or int(self.rows) <= max_full_kernel_rows(rows))
+            twice = every and self.leaves == "auto" and self.by is None and self.cuts == "variance"
+            return replace(self, trees=TREES if twice else 1).settled(rows, p)
         if self.rows != "auto":
             return self
         each = max_full_kernel_rows(rows) if p is None else min(max(ROWS_PER_CENTER * p, MIN_LEAF_ROWS), MAX_LEAF_ROWS)
@@ -180,6 +201,26 @@ class CutTree:
     def of(cls, d: int) -> CutTree:
         """One leaf, for rows of d features."""
         return cls(np.zeros((0, d)), np.zeros((0, 3)), np.zeros((0, 2), dtype=np.int64))
+
+    @classmethod
+    def pair(cls, d: int) -> CutTree:
+        """Two trees of one leaf each."""
+        return cls.of(d).grown(0, np.zeros(d), (-1.0, 0.0, 1.0))
+
+    @cached_property
+    def tree_of_leaves(self) -> IntArray:
+        """The number of the tree that each leaf is in, shape (L,): 0, or 1 in the second of two."""
+        found, of_cut = np.zeros(self.leaves, dtype=np.int64), np.zeros(len(self.cuts), dtype=np.int64)
+        if self.trees > 1:
+            for node, children in enumerate(self.children.tolist()):
+                for side, child in enumerate(children):
+                    (of_cut if child >= 0 else found)[max(child, -1 - child)] = of_cut[node] if node else side
+        return found
+
+    @property
+    def trees(self) -> int:
+        """Number of trees."""
+        return TREES if len(self.cuts) and not self.directions[0].any() else 1
 
     @property
     def leaves(self) -> int:
@@ -250,8 +291,9 @@ class CutTree:
     def in_leaf(self, X: Array, leaf: int) -> Array:
         """Mask of the rows on a leaf's side of every cut, shape (n,)."""
         found = np.zeros(len(X), dtype=bool)
-        for number, at, _ in self.predicting(X, 0.0):
-            found[at] = number == leaf
+        for number, at, _ in self.predicting(X, np.finfo(np.float64).tiny):  # of two trees a row is in a leaf of each
+            if number == leaf:
+                found[at] = True
         return found
 
     def routes(self, X: Array, width: float) -> tuple[IntArray, Array]:

@@ -6,7 +6,7 @@ were, and make the leaf that the run directory has kept.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,7 @@ class WarmPartition(Partition):
 
 def without_champion(partition: Partition) -> Partition:
     """The partition without its champion."""
-    return Partition(partition.leaves, partition.rows, partition.overlap, partition.by, partition.cuts)
+    return Partition(**{each.name: getattr(partition, each.name) for each in fields(Partition)})
 
 
 def champion_of(partition: Partition) -> PartitionedMachine | None:

@@ -22,7 +22,7 @@ from streamkern.data.class_weights import weighted_like
 from streamkern.data.row_order import Assembly
 from streamkern.data.statistics import require_range
 from streamkern.data.targets import Classes, Indicators, encoding_to_json
-from streamkern.defaults import BLENDS
+from streamkern.defaults import BLENDS, METRIC_ROUNDS, TREES, VARIANCE_ROWS
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import StreamkernError, UnlikeChampionError, UsageError
 from streamkern.evaluation.score import score
@@ -58,9 +58,9 @@ from streamkern.partition.joint_calibration import (
     joint_calibration_bytes,
 )
 from streamkern.partition.leaf_rows import BLOCK_BYTES, RowsOfLeaves
-from streamkern.partition.leaf_tasks import LeafSettings, LeafTraining
+from streamkern.partition.leaf_tasks import LeafSettings, LeafTraining, probed_leaves
 from streamkern.partition.partition_shape import PartitionShape
-from streamkern.preprocessing.feature_origins import Features
+from streamkern.preprocessing.feature_origins import Features, features_of
 from streamkern.selection.kernel_search import KernelChoice, Search
 from streamkern.solvers.base import Problem, traits_of
 from streamkern.solvers.loop import Outcome
@@ -81,6 +81,7 @@ class PartitionFit(TrainingRows):
         listed: its stages.
         folder: where rows are scattered; None for a temporary directory.
         choice: the kernel of all leaves, which see rows through its metric; None if it is given.
+        weights: of the features in distances, in each tree; None for ones.
     """
 
     shape: PartitionShape
@@ -90,6 +91,7 @@ class PartitionFit(TrainingRows):
     folder: Path | None = None
     device: None = None
     choice: KernelChoice | None = None
+    weights: list[Array | None] = field(default_factory=lambda: [None] * TREES)
     notes: list[str] = field(default_factory=list)
     columns: Features = field(init=False)
     projected: Footprint = field(init=False)
@@ -241,9 +243,13 @@ def _look_at_rows(fit: PartitionFit) -> None:
         require_two_classes(fit.encoding)
     if champion is not None and (ridge := champion.metadata["partition"].get("ridge")):
         fit.settings = fit.settings.chosen(champion.kernel, *ridge)  # its metric is among its transforms
+        known = champion.metadata["partition"].get("weights", fit.weights)
+        fit.weights = [None if each is None else np.array(each) for each in known]
     if choice is not None:
         fit.settings = fit.settings.chosen(choice.kernel, choice.ridge, choice.rows)
         fit.data = choice.metric.applied(fit.data)
+        if choice.metric.kind != "full":
+            fit.settings = replace(fit.settings, blocks=tuple(map(tuple, features_of(fit.data).categories)))
         if choice.metric.kind == "full":  # a turn makes other features
             fit.facts = None
 
@@ -292,14 +298,18 @@ def _grow_tree(fit: PartitionFit) -> GrownTree:
     grown = builder.grow(keep)
     if leaf_rows.stored:  # known already, unless the last cuts are not those of the sample
         grown = replace(grown, counts=count(grown.tree))
-    least, most = int(grown.counts.min()), int(grown.counts.max())
-    doubled = max(0.0, int(grown.counts.sum()) / data.base_rows - 1)  # some rows may have no weight
+    least, most, trees = int(grown.counts.min()), int(grown.counts.max()), grown.tree.trees
+    doubled = max(0.0, int(grown.counts.sum()) / trees / data.base_rows - 1)  # some rows may have no weight
     runner.choice(
-        f"partition: {grown.tree.leaves:,} leaves of {least:,} to {most:,} rows; "
+        f"partition: {grown.tree.leaves:,} leaves of {least:,} to {most:,} rows{_in_trees(trees)}; "
         f"{doubled:.1%} of the rows lie at a border and are trained on both sides",
         leaves=grown.tree.leaves,
     )
     return grown
+
+
+def _in_trees(trees: int) -> str:
+    return f" in {trees} trees, whose outputs are averaged" if trees > 1 else ""
 
 
 def _after_release(found: GrownTree) -> GrownTree:
@@ -335,14 +345,15 @@ def _levels_memory(shape: PartitionShape) -> int:
     data = shape.dataset
     sample = 3 * sample_rows(shape.recipe.partition, data.base_rows, data.n_features * shape.itemsize) * shape.row
     copies = 2  # times the rows of a block are held that is routed to leaves
+    centred = 3 * 8 * VARIANCE_ROWS * data.n_features
     # Or of the fingerprints of rows by leaf.
-    return max(shape.sweeping + sample + shape.slots * copies * BLOCK_BYTES, shape.runs)
+    return max(shape.sweeping + sample + shape.slots * max(copies * BLOCK_BYTES, centred), shape.runs)
 
 
 def _levels_work(shape: PartitionShape) -> StageWork:
     data, size, cuts = shape.dataset, shape.leaf.size, shape.leaves - 1
     sample = sample_rows(shape.recipe.partition, data.base_rows, data.n_features * shape.itemsize)
-    sweeps = 1 + counting_sweeps(data.base_rows, sample, shape.leaves, not data.source.in_memory)
+    sweeps = 1 + counting_sweeps(data.base_rows, sample, shape.leaves // shape.trees, not data.source.in_memory)
     found = cuts * direction_work(size, shape.leaf_rows)
     return StageWork(
         sweeps * shape.stored_rows, sweeps, sweeps * shape.stored_bytes, found, scanned=sweeps * shape.stored_rows
@@ -358,8 +369,9 @@ def _sweep_work(shape: PartitionShape) -> StageWork:
 
 def _train_leaves(fit: PartitionFit) -> list[dict[str, Any]]:
     training = LeafTraining(
-        fit.settings, fit.shape.budget, fit.rows_of_leaves, fit.grown, fit.executor, fit.runner, fit.shape.at_once
-    )
+        fit.settings, fit.shape.budget, fit.rows_of_leaves, fit.grown, fit.executor, fit.runner, fit.shape.at_once,
+        fit.weights, fit.choice is not None and fit.grown.tree.trees > 1, fit.recipe.train.roles is None,
+    )  # fmt: skip
     return training.leaves()
 
 
@@ -370,7 +382,9 @@ def _close_rows(fit: PartitionFit, found: list[dict[str, Any]]) -> None:
 def _leaf_work(shape: PartitionShape) -> StageWork:
     one = shape.leaf
     n, parts = shape.leaves * shape.leaf_rows, tuple(works(stages_of_model(one.recipe), one).values())
-    return StageWork(n, 1, n * one.size.d * 4, parts=parts, times=shape.leaves)
+    learned = shape.trees > 1 and shape.recipe.train.roles is None and shape.shared_search is not None
+    probed = probed_leaves(shape.leaves // shape.trees) if learned else 0
+    return StageWork(n, 1, n * one.size.d * 4, parts=parts, times=shape.leaves + (METRIC_ROUNDS + 1) * probed)
 
 
 def _join(fit: PartitionFit) -> None:
@@ -467,7 +481,10 @@ LEAF_STAGES: tuple[Stage, ...] = (
         memory=lambda shape: shape.models + shape.in_order + (shape.at_once * shape.each if shape.here else 0),
     ),
     step(_join),
-    step(_choose_blend, lambda fit: fit.problem.validation is not None and bool(fit.partition.overlap)),
+    step(
+        _choose_blend,
+        lambda fit: fit.problem.validation is not None and bool(fit.partition.overlap) and fit.grown.tree.trees == 1,
+    ),
     Stage(
         "calibrate", _calibrate, work=_calibration_work,
         when=lambda fit: isinstance(fit, PartitionShape) or fit.runner.held_out_rows > 0,
@@ -492,7 +509,7 @@ def partition_summary(fit: PartitionFit) -> dict[str, Any]:
     """Details of the leaves, for reports."""
     return {
         "leaves": len(fit.leaves),
-        "depth": fit.grown.tree.depth,
+        "depth": fit.grown.tree.depth - (fit.grown.tree.trees > 1),  # the first cut of two trees is none
         "constant": int((~np.isnan(fit.constants).any(axis=1)).sum()),
         "rows_trained": sum(each["rows"] for each in fit.leaves),
         "blend": fit.blend,
@@ -514,6 +531,8 @@ def fitted_partition(fit: PartitionFit) -> Fitted:
     cuts["request"] = settings_digest(fit.recipe, fit.partition)
     if fit.settings.ridge is not None:
         cuts["ridge"] = list(fit.settings.ridge)
+    if any(each is not None for each in fit.weights):
+        cuts["weights"] = [None if each is None else each.tolist() for each in fit.weights]
     metadata = base.metadata | {"partition": cuts}
     sizes = [each["rows"] for each in fit.leaves]
     if any(model is not None and "metric" in model.metadata for model in fit.models):

@@ -122,7 +122,7 @@ class ValueCounts(dict[float, int]):
 
 def sample_rows(partition: Partition, rows: int, width: int) -> int:
     """Return the rows of the sample, of so many of ``width`` bytes: enough for a partition's last cuts, if few."""
-    leaves, _ = partition.expected(rows)
+    leaves = partition.expected(rows)[0] // partition.n_trees
     # Three quarters: halves at the median of a sample vary.
     enough = min(MIN_SAMPLE_ROWS_OF_LEAF * leaves * 3 // 4, rows // SAMPLE_PART)
     return min(rows, max(SAMPLE_ROWS, enough), max(MIN_SAMPLE_ROWS, SAMPLE_BYTES // width))
@@ -160,7 +160,9 @@ class TreeBuilder:
         """Return the tree; ``keep`` carries out a level, or has its result: name, tree before, computation."""
         data = self.assembly.dataset
         n, d = data.base_rows, data.n_features
-        grown = GrownTree(CutTree.of(d), np.array([n], dtype=np.int64), np.zeros(1, dtype=bool))
+        trees = self.partition.n_trees
+        tree = CutTree.of(d) if trees == 1 else CutTree.pair(d)
+        grown = GrownTree(tree, np.full(trees, n, dtype=np.int64), np.zeros(trees, dtype=bool))
         if self.partition.by is not None:
             grown = keep("level-by", grown.tree, partial(self._by, self.partition.by))
         elif self._chosen(grown):  # else all rows are one leaf
@@ -188,12 +190,15 @@ class TreeBuilder:
         wanted, open_ = self.partition, ~grown.final & (grown.counts >= 2 * MIN_CUT_ROWS)
         if wanted.leaves == "auto":
             return np.flatnonzero(open_ & (grown.counts > (1 + slack) * wanted.most)).tolist()
-        room = int(wanted.leaves) - grown.tree.leaves
-        if room <= 0 or wanted.by is not None:
+        if wanted.by is not None:
             return []
-        # The largest first, and each once a level.
-        order = np.argsort(-grown.counts, kind="stable")
-        return sorted(order[open_[order]][: min(room, grown.tree.leaves)].tolist())
+        # The largest first, and each once a level; in each tree.
+        order, found = np.argsort(-grown.counts, kind="stable"), list[int]()
+        for number in range(grown.tree.trees):
+            of_tree = order[grown.tree.tree_of_leaves[order] == number]
+            room = max(0, int(wanted.leaves) - len(of_tree))
+            found += of_tree[open_[of_tree]][:room].tolist()
+        return sorted(found)
 
     @property
     def _sample_rows(self) -> int:
@@ -225,7 +230,7 @@ class TreeBuilder:
             chosen = [leaf for leaf in self._chosen(grown) if whole or len(at.get(leaf, ())) >= MIN_SAMPLE_ROWS_OF_LEAF]
             if not chosen:
                 break
-            found = self._found(chosen, at)
+            found = self._found(grown.tree, chosen, at)
             lines = {leaf: each.axis for leaf, each in found.items()}
             bins = [axis.counts(t) for axis, t in found.values()]
             before, grown = len(grown.tree.cuts), self._cut(grown, chosen, lines, bins, expected)
@@ -240,21 +245,21 @@ class TreeBuilder:
     def _level(self, grown: GrownTree, chosen: list[int]) -> GrownTree:
         X, w = self.sample
         at = dict(grown.tree.training(X, w))
-        lines, bins = {leaf: each.axis for leaf, each in self._found(chosen, at).items()}, []
+        lines, bins = {leaf: each.axis for leaf, each in self._found(grown.tree, chosen, at).items()}, []
         if lines:
             (totals,) = sweep(self.executor, ScanWork(routed_scan(self.assembly), LeafEdgeCounts(grown.tree, lines)))
             ends = np.cumsum([len(line.edges) + 1 for line in lines.values()])
             bins = np.split(np.asarray(totals)[grown.tree.leaves :], ends[:-1])
         return self._cut(grown, chosen, lines, bins, int)
 
-    def _found(self, chosen: list[int], at: dict[int, IntArray]) -> dict[int, SampledAxis]:
+    def _found(self, tree: CutTree, chosen: list[int], at: dict[int, IntArray]) -> dict[int, SampledAxis]:
         X, w = self.sample
         none = np.empty(0, dtype=np.int64)
         here = self.executor.in_process  # where nothing is sent, no row is copied
         # A generator, because the items of all leaves together would be a second copy of the sample.
         items = (
-            (X, w, rows) if here else (X[rows], None if w is None else w[rows], None)
-            for rows in (at.get(leaf, none) for leaf in chosen)
+            (X, w, rows, second) if here else (X[rows], None if w is None else w[rows], None, second)
+            for rows, second in ((at.get(leaf, none), int(tree.tree_of_leaves[leaf])) for leaf in chosen)
         )
         axis = principal_axis if self.partition.cuts == "variance" else two_means_axis
         found = self.executor.imap(axis, items)
@@ -339,7 +344,7 @@ class TreeBuilder:
                 f"The column {column!r} has more than {MAX_VALUES:,} values.",
                 where="Partition(by=...)",
                 expected=f"at most {MAX_VALUES:,}",
-                remedy="leave by out: rows are then cut along gradients of the outputs",
+                remedy="leave by out: rows are then cut along their largest variance",
             )
         return dict(found)
 
@@ -354,16 +359,17 @@ def _merge_rare_values(values: list[tuple[float, int]]) -> list[tuple[float, flo
     return parts
 
 
-SampleOfLeaf = tuple[Array, Array | None, IntArray | None]
-"""Encoded rows (m, d) and weights; and which of the rows are the leaf's, None for all."""
+SampleOfLeaf = tuple[Array, Array | None, IntArray | None, int]
+"""Encoded rows (m, d) and weights; which of the rows are the leaf's, None for all; and the number of its tree."""
 
 
 def principal_axis(item: SampleOfLeaf) -> SampledAxis | None:
     """Find the axis along which a leaf's rows vary most, None if no direction has rows on both sides; a task.
 
+    In the second of two trees it is a diagonal between the two axes of the largest variance: borders lie elsewhere.
     Features are in the units of the kernel's distances: those that the metric weighs most have the largest variance.
     """
-    X, w, rows = item
+    X, w, rows, second = item
     rows = np.arange(len(X)) if rows is None else rows
     if len(rows) < 2:
         return None
@@ -372,10 +378,17 @@ def principal_axis(item: SampleOfLeaf) -> SampledAxis | None:
     Z = X[some].astype(np.float64)
     Z = (Z - np.average(Z, axis=0, weights=mass)) * np.sqrt(mass / mass.mean())[:, None]
     varying = np.flatnonzero(Z.any(axis=0))
+    if not len(varying):
+        return None
     directions = np.zeros((min(len(varying), MAX_EIGENVECTORS), X.shape[1]))
     if len(varying) <= MAX_FULL_FEATURES:
-        _, vectors = np.linalg.eigh(Z[:, varying].T @ Z[:, varying])
+        values, vectors = np.linalg.eigh(Z[:, varying].T @ Z[:, varying])
+        vectors = vectors * np.sign(vectors[np.argmax(np.abs(vectors), axis=0), np.arange(len(varying))])
         directions[:, varying] = vectors[:, ::-1][:, : len(directions)].T
+        if second and len(directions) > 1:
+            sizes = np.sqrt(np.maximum(values[[-1, -2]], 0.0))
+            turn = np.array([[sizes[0], sizes[1]], [sizes[1], -sizes[0]]]) / np.linalg.norm(sizes)
+            directions[:2] = turn @ directions[:2]
     else:
         widest = np.argsort(-np.square(Z).sum(axis=0), kind="stable")[: len(directions)]
         directions[np.arange(len(directions)), widest] = 1.0
@@ -397,7 +410,7 @@ def two_means_axis(item: SampleOfLeaf) -> SampledAxis | None:
     The means are those of Lloyd's method, which begins with the halves along the direction of the largest variance;
     only features are looked at. None if the rows are all alike.
     """
-    X, w, rows = item
+    X, w, rows, _ = item
     if rows is not None:
         X, w = X[rows], None if w is None else w[rows]
     spread = X.std(axis=0, dtype=np.float64) if len(X) > 1 else np.zeros(X.shape[1])

@@ -1,13 +1,14 @@
 """What leaves share, and leaves as tasks of an executor, the largest first, each a whole fit in one thread.
 
-A leaf's bits depend on its rows alone. After an interruption only leaves that were running begin anew.
+A leaf's bits depend on its rows, and on the weights of features, alone. After an interruption only leaves that were
+running begin anew.
 """
 
 from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -17,9 +18,19 @@ import numpy as np
 from streamkern.centers import Uniform
 from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
-from streamkern.data.targets import Encoding, encoding_to_json
-from streamkern.defaults import MIN_LEAF_METRIC_ROWS
+from streamkern.data.row_order import Scan
+from streamkern.data.targets import Encoding, as_values, encoding_to_json
+from streamkern.defaults import (
+    GRADIENT_ROWS,
+    METRIC_ROUNDS,
+    MIN_GRADIENT_ROWS_OF_LEAF,
+    MIN_HELD_OUT_ROWS_OF_LEAF,
+    MIN_LEAF_METRIC_ROWS,
+    MIN_PROBED_LEAVES,
+    PROBED_PART,
+)
 from streamkern.errors import NumericalError, StreamkernError
+from streamkern.evaluation.paired_errors import Errors
 from streamkern.execute.base import Executor
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.fitting.fit import fit
@@ -38,13 +49,18 @@ from streamkern.partition.joint_calibration import (
     out_of_sample_of_leaf,
 )
 from streamkern.partition.leaf_rows import LeafFingerprints, LeafRows, RowsOfLeaves
+from streamkern.rng import Draw, generator
 from streamkern.selection.kernel_search import with_ridge
+from streamkern.selection.learned_metric import GradientOuter, distance_ratio
 from streamkern.solvers.base import Solver, traits_of
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.loop import Progress
 from streamkern.storage.value_digest import digest
+from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
 from streamkern.user_code_digest import described
+
+_GRADIENT_BLOCK = 256  # rows whose kernel values, and slopes, are in memory at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +72,9 @@ class LeafSettings:
         held_out_rows: rows that each leaf leaves out for the whole model's probabilities or intervals, at most.
         ridge: λ that was chosen for all leaves, and the rows that it was found on; or None.
         full_kernel_limit: rows of a leaf up to which all of them are centers, where none are given.
+        gradient_rows: rows of each leaf whose mean squared gradient is taken; 0 for none.
+        weights: of the features in distances, (d,), by which they are multiplied; None for ones.
+        blocks: features of each category, which have one weight.
     """
 
     recipe: Recipe
@@ -63,6 +82,9 @@ class LeafSettings:
     encoding: Encoding | None = None
     full_kernel_limit: int = 0
     ridge: tuple[float, int] | None = None
+    gradient_rows: int = 0
+    weights: Array | None = None
+    blocks: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def of(cls, recipe: Recipe) -> LeafSettings:
@@ -85,6 +107,28 @@ class LeafSettings:
         """Return settings with a kernel and a ridge that were chosen for all leaves, on so many rows."""
         return replace(self, recipe=replace(self.recipe, kernel=kernel), ridge=(ridge, rows))
 
+    def learned_weights(self, leaves: Sequence[dict[str, Any]]) -> Array | None:
+        """Return these weights times M^½, for the mean squared gradients M (d,) of leaves that were fitted with them.
+
+        M is the diagonal of the average gradient outer product (Radhakrishnan et al. 2024), of rows in many leaves
+        where the search saw a sample of all rows. Distances keep their mean.
+        """
+        found = [each for each in leaves if each.get("gradient") is not None]
+        M = sum((each["mass"] * each["gradient"] for each in found), np.zeros(1))
+        if not (np.isfinite(M).all() and M.max() > 0):
+            return self.weights
+        before = np.ones(len(M)) if self.weights is None else self.weights
+        variance = sum(each["mass"] * each["variance"] for each in found)
+        M[variance == 0] = M[variance > 0].mean()  # nothing is known of features that do not vary in these leaves
+        M *= np.square(before)
+        for block in self.blocks:
+            M[list(block)] = M[list(block)].mean()
+        M /= M.max()
+        variance /= np.square(before)
+        assert self.recipe.kernel is not None
+        size = distance_ratio(np.square(before) * variance, M * variance, self.recipe.kernel.norm)
+        return np.asarray(np.sqrt(M) * size)
+
     def with_ridge(self, solver: Solver, n: int) -> Solver:
         """Return a solver for n rows with the chosen ridge, where its own is left open: noise asks for λ n."""
         if self.ridge is None:
@@ -100,6 +144,11 @@ class LeafSettings:
             centers = replace(centers, p=min(centers.p, n))
         metric = recipe.metric if n >= MIN_LEAF_METRIC_ROWS else None
         return replace(recipe, train=train, centers=centers, metric=metric)
+
+
+def probed_leaves(leaves: int) -> int:
+    """Return the number of a tree's leaves in which weights are learned before all are fitted; 0 of few leaves."""
+    return leaves // PROBED_PART if leaves >= PROBED_PART * MIN_PROBED_LEAVES else 0
 
 
 class LeafRunner(Runner):
@@ -122,7 +171,11 @@ class LeafRunner(Runner):
 
 @dataclass(eq=False)
 class LeafTraining:
-    """The leaves of a tree, carried out; ``at_once`` leaves at a time, as memory allows."""
+    """The leaves of the trees, carried out; ``at_once`` leaves at a time, as memory allows.
+
+    ``weights`` are those of features in each tree, as far as they are known; they are learned where ``learns``, those
+    of the first tree where ``probes``: rows that are left out have no time and no group.
+    """
 
     settings: LeafSettings
     budget: int
@@ -131,32 +184,83 @@ class LeafTraining:
     executor: Executor
     runner: Runner
     at_once: int
+    weights: list[Array | None]
+    learns: bool
+    probes: bool
 
     def leaves(self) -> list[dict[str, Any]]:
         """Return results of ``fit_leaf``, by leaf: those that an earlier run has kept are not trained again."""
-        began, counts = time.perf_counter(), self.grown.counts
-        order = np.argsort(-counts, kind="stable").tolist()
-        found: dict[int, dict[str, Any]] = {}
-        for leaf in order:
-            value = self.runner.kept(f"leaf-{leaf}", partial(self._key, leaf))
-            if value is not None:
-                found[leaf] = value
-        pending = [leaf for leaf in order if leaf not in found]
-        done, rows = len(found), int(counts[list(found)].sum())
-        if done:
-            self.runner.choice(f"partition: {done:,} of {len(counts):,} leaves are kept: their rows have not changed")
-        fitted = self._fitted(pending)
-        for leaf in pending:  # the wait for a leaf is the time of its stage
-            value = found[leaf] = self.runner.keep(f"leaf-{leaf}", partial(self._key, leaf), partial(next, fitted))
-            done, rows = done + 1, rows + int(counts[leaf])
-            seconds = time.perf_counter() - began
-            progress = Progress(0, done, len(counts), rows, int(counts.sum()), value["loss"], seconds, 0.0)
-            self.runner.stepped(progress)
+        began, counts, tree = time.perf_counter(), self.grown.counts, self.grown.tree
+        settings, found, kept = self.settings, dict[int, dict[str, Any]](), 0
+        for number in range(tree.trees):
+            if self.learns:
+                leaves = [found[leaf] for leaf in sorted(found)]
+                self.weights[number] = settings.learned_weights(leaves) if number else self._first_weights()
+            settings = replace(self.settings, weights=self.weights[number])
+            if number == 0 and (self.learns or self.weights[-1] is not None):  # after a warm start, too: its key stays
+                settings = replace(settings, gradient_rows=self._gradient_rows(len(counts) // tree.trees))
+            key, order = self._key(settings), np.argsort(-counts, kind="stable")
+            order = order[tree.tree_of_leaves[order] == number].tolist()
+            for leaf in order:
+                value = self.runner.kept(f"leaf-{leaf}", partial(key, leaf))
+                if value is not None:
+                    found[leaf], kept = value, kept + 1
+            pending = [leaf for leaf in order if leaf not in found]
+            fitted = self._fitted(pending, settings)
+            for leaf in pending:  # the wait for a leaf is the time of its stage
+                value = found[leaf] = self.runner.keep(f"leaf-{leaf}", partial(key, leaf), partial(next, fitted))
+                rows, seconds = int(counts[list(found)].sum()), time.perf_counter() - began
+                progress = Progress(0, len(found), len(counts), rows, int(counts.sum()), value["loss"], seconds, 0.0)
+                self.runner.stepped(progress)
+        if kept:
+            self.runner.choice(f"partition: {kept:,} of {len(counts):,} leaves are kept: their rows have not changed")
         return [found[leaf] for leaf in range(len(counts))]
 
-    def _key(self, leaf: int) -> tuple[Any, ...]:
-        every = bool(self.grown.counts[leaf] <= self.settings.full_kernel_limit)  # whether all its rows are centers
-        return self.common, leaf, self.fingerprints.digests[leaf], every
+    def _gradient_rows(self, leaves: int) -> int:
+        return max(MIN_GRADIENT_ROWS_OF_LEAF, GRADIENT_ROWS // leaves)
+
+    def _first_weights(self) -> Array | None:
+        """The first tree's weights: those of the round of least error on rows left out of some of its leaves.
+
+        Of a table of few leaves the sample of the search was a large part.
+        """
+        first = np.flatnonzero(self.grown.tree.tree_of_leaves == 0)
+        drawn = generator("probed leaves", self.settings.recipe.seed).permutation(first)
+        some = sorted(drawn[: probed_leaves(len(first))].tolist()) if self.probes else []
+        if not some:
+            return None
+        rows = self._gradient_rows(len(some))
+        settings = replace(self.settings, held_out_rows=MIN_HELD_OUT_ROWS_OF_LEAF, gradient_rows=rows)
+
+        def learn() -> Array:
+            best, error, weights = None, None, None
+            for _ in range(METRIC_ROUNDS + 1):
+                now = replace(settings, weights=weights)
+                found = [each for each in self._fitted(some, now) if each.get("gradient") is not None]
+                if not found:
+                    break
+                reached = Errors(*np.array([[each["left_out_error"], each["mass"]] for each in found]).T)
+                if not np.isfinite(reached.mean) or (error is not None and not reached.beats(error)):
+                    break
+                best, error, weights = weights, reached, now.learned_weights(found)
+            return np.ones(0) if best is None else best
+
+        weights = self.runner.keep(
+            "weights", lambda: (self._common(settings), [self.fingerprints.digests[leaf] for leaf in some]), learn
+        )
+        return weights if len(weights) else None
+
+    def _key(self, settings: LeafSettings) -> Callable[[int], tuple[Any, ...]]:
+        """A function from a leaf's number to all that the leaf depends on; made on demand, as its digests are."""
+        common: list[str] = []
+
+        def key(leaf: int) -> tuple[Any, ...]:
+            if not common:
+                common.append(self._common(settings))
+            every = bool(self.grown.counts[leaf] <= settings.full_kernel_limit)  # whether all its rows are centers
+            return common[0], leaf, self.fingerprints.digests[leaf], every
+
+        return key
 
     @cached_property
     def fingerprints(self) -> LeafFingerprints:
@@ -164,19 +268,22 @@ class LeafTraining:
         return self.leaf_rows.fingerprints(self.grown.tree)
 
     @cached_property
-    def common(self) -> str:
-        """Digest of everything that all leaves depend on besides their rows."""
-        settings, recipe = self.settings, self.settings.recipe
+    def rows(self) -> LeafRows:
+        """The rows of leaves, which both trees read."""
+        return self.leaf_rows.rows(self.grown.tree)
+
+    def _common(self, settings: LeafSettings) -> str:
+        """Digest of everything that all leaves of a tree depend on besides their rows."""
+        recipe, weights = settings.recipe, settings.weights
         return digest(
             self.grown.tree.fingerprint, encoding_to_json(self.leaf_rows.assembly.encoding),
             described(recipe.kernel), described(recipe.centers), described(recipe.metric), recipe.seed, recipe.lanes,
             AUTO if recipe.solver == AUTO else described(recipe.solver), recipe.dtype, settings.held_out_rows,
-            settings.ridge, platform.machine(),
+            settings.ridge, settings.gradient_rows, None if weights is None else weights.tolist(), platform.machine(),
         )  # fmt: skip
 
-    def _fitted(self, pending: Sequence[int]) -> Iterator[dict[str, Any]]:
-        rows = self.leaf_rows.rows(self.grown.tree)
-        shared = (rows, self.settings, self.grown.tree, self.budget)
+    def _fitted(self, pending: Sequence[int], settings: LeafSettings) -> Iterator[dict[str, Any]]:
+        shared = (self.rows, settings, self.grown.tree, self.budget)
         size = len(pending) if self.at_once >= self.executor.slots else self.at_once
         for first in range(0, len(pending), size):
             yield from self.executor.imap(fit_leaf, pending[first : first + size], shared)
@@ -185,7 +292,9 @@ class LeafTraining:
 def fit_leaf(leaf: int, rows: LeafRows, settings: LeafSettings, tree: CutTree, budget: int) -> dict[str, Any]:
     """Fit one leaf in one thread: a task.
 
-    ``mass`` is the weight of its rows, ``seen`` the rows of all passes, ``left_out`` its outputs on rows left out.
+    ``mass`` is the weight of its rows, ``seen`` the rows of all passes, ``left_out`` its outputs on rows left out,
+    ``gradient`` (d,) the mean squared gradient of its outputs, ``variance`` (d,) that of its rows, and
+    ``left_out_error`` the mean squared error on rows left out.
     Either ``constant`` has outputs (c,), where all rows have one target or the same features, or ``arrays`` and
     ``metadata`` of ``KernelMachine._artifact`` have the model.
     """
@@ -207,6 +316,7 @@ def fit_leaf(leaf: int, rows: LeafRows, settings: LeafSettings, tree: CutTree, b
     try:
         with ThreadsExecutor(1) as executor, keep_free_memory():
             fitted, solver = _fit((X, y, w), settings, executor, budget, runner)
+            learned = _gradient(fitted, settings.gradient_rows, executor) if settings.gradient_rows else {}
     except StreamkernError as error:
         error.where = f"leaf {leaf} of {len(X):,} rows, {error.where}"
         raise
@@ -218,8 +328,7 @@ def fit_leaf(leaf: int, rows: LeafRows, settings: LeafSettings, tree: CutTree, b
     return facts | {
         "constant": None, "left_out": out_of_sample, "arrays": arrays, "metadata": metadata,
         "solver": solver.to_json()["name"], "loss": float(outcome.history[-1]["loss"]), "passes": outcome.passes,
-        "seen": outcome.rows,
-        "warnings": runner.messages, "seconds": time.perf_counter() - began,
+        "seen": outcome.rows, **learned, "warnings": runner.messages, "seconds": time.perf_counter() - began,
     }  # fmt: skip
 
 
@@ -227,7 +336,9 @@ def _fit(
     rows: tuple[Array, Array, Array | None], settings: LeafSettings, executor: Executor, budget: int, runner: LeafRunner
 ) -> tuple[Fitted, Solver]:
     X, y, w = rows
-    chosen, _ = resolve_solver(settings.on(from_arrays(X, y, sample_weight=w)), budget, 1, settings.ridge is not None)
+    train = from_arrays(X, y, sample_weight=w)
+    train = train if settings.weights is None else train.scale(settings.weights)
+    chosen, _ = resolve_solver(settings.on(train), budget, 1, settings.ridge is not None)
     chosen = replace(chosen, solver=settings.with_ridge(chosen.solver, len(X)))
     try:
         # All leaves at a time were projected before: see ``PartitionShape``.
@@ -240,6 +351,23 @@ def _fit(
         fitted = fit(chosen, executor, budget, runner, baseline=0)
         runner.messages.append(f"{name} failed ({error.where}): Direct instead")
         return fitted, chosen.solver
+
+
+def _gradient(fitted: Fitted, rows: int, executor: Executor) -> dict[str, Any]:
+    """``gradient`` and ``variance`` over some of a leaf's rows, and ``left_out_error``, as ``fit_leaf`` has them."""
+    problem, outcome = fitted.problem, fitted.outcome
+    c, unit = problem.encoding.outputs, np.asarray(getattr(problem.encoding, "unit", 1.0))
+    only = np.sort(problem.train.draw(min(rows, problem.train.base_rows), Draw.METRIC, problem.seed))
+    weights = (outcome.weights * unit).astype(outcome.weights.dtype)
+    scan = Scan(problem.assembly(problem.train), _GRADIENT_BLOCK, only)
+    outer = GradientOuter(problem.expansion(), c, False, problem.seed)
+    total, mass = sweep(executor, ScanWork(scan, outer), weights)
+    found, error = outcome.out_of_sample, np.nan
+    if found is not None:
+        missed = np.square((found.outputs - as_values(found.y, c)) * unit).sum(axis=1)
+        error = float(np.average(missed, weights=found.w))
+    variance = problem.full_rows(only)[0].var(axis=0, dtype=np.float64)
+    return {"gradient": np.asarray(total / mass), "variance": variance, "left_out_error": error}
 
 
 def _constant_output(X: Array, y: Array, w: Array | None) -> Array | None:

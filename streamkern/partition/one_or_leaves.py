@@ -56,7 +56,7 @@ def _partitions(recipe: Any, most: int, budget: int) -> Iterator[Candidate[Parti
     """Leaves of at most so many rows, the largest first; then one model, some of whose rows are centers."""
     rows = min(most, max_full_kernel_rows(recipe.train.base_rows))
     while rows >= MIN_FULL_KERNEL_ROWS:
-        leaves = replace(recipe, partition=Partition(rows=rows))
+        leaves = replace(recipe, partition=Partition(rows=rows).settled(recipe.train.base_rows, None))
         shape = PartitionShape.before_rows(
             leaves, on=LeafSettings.of(leaves).on, budget=budget, slots=USUAL_THREADS, baseline=budget // 2
         )

@@ -15,7 +15,7 @@ from streamkern.costs.footprint import Footprint, footprint, projection
 from streamkern.data.dataset import Dataset
 from streamkern.defaults import (
     LIBRARY_BYTES,
-    MAX_LEAVES_SEARCH_WORK_RATIO,
+    MAX_SEARCH_SHARE,
     THREAD_BYTES,
 )
 from streamkern.errors import PlanRefusedError
@@ -103,6 +103,12 @@ class PartitionShape(FitShape):
         return fits
 
     @property
+    def trees(self) -> int:
+        """Trees, in a leaf of each of which a row is trained."""
+        found: int = self.recipe.partition.n_trees
+        return found
+
+    @property
     def row(self) -> int:
         """Bytes of an encoded row with its target."""
         return self.dataset.n_features * self.itemsize + 8 * self.outputs
@@ -158,13 +164,14 @@ class PartitionShape(FitShape):
     @cached_property
     def runs(self) -> int:
         """Bytes of a sweep that brings rows into the order of their leaves, run by run."""
-        copies = 4  # times the rows of a run are: in blocks, joined, by leaf, and those at a border again
+        # Times the rows of a run are: in blocks, joined; by leaf of each tree, and those at a border again.
+        copies = 2 + 2 * self.trees
         return self.sweeping + self.slots * copies * min(RUN_BYTES, self.dataset.base_rows * self.row)
 
     @cached_property
     def in_order(self) -> int:
         """Bytes of the ids of rows in memory, in the order of their leaves."""
-        return 24 * self.dataset.base_rows if self.dataset.source.in_memory else 0
+        return 24 * self.trees * self.dataset.base_rows if self.dataset.source.in_memory else 0
 
     @cached_property
     def at_once(self) -> int:
@@ -186,7 +193,7 @@ class PartitionShape(FitShape):
     def leaves_work(self) -> float:
         """Operations of all leaves at nominal prices, with the search for their kernel."""
         one = self._fitted_leaf
-        return (1 + MAX_LEAVES_SEARCH_WORK_RATIO) * self.leaves * nominal_work(one.solver, one.size)
+        return (1 + MAX_SEARCH_SHARE) * self.leaves * nominal_work(one.solver, one.size)
 
     @cached_property
     def _fitted_leaf(self) -> FitShape:
@@ -200,6 +207,6 @@ class PartitionShape(FitShape):
         if not needs_kernel_search(one.recipe):
             return None
         columns, seed = self.dataset.source.n_features, self.recipe.seed % (1 << 31)
-        share = MAX_LEAVES_SEARCH_WORK_RATIO * self.leaves
+        share = MAX_SEARCH_SHARE * self.leaves
         search = search_for(one.cost_estimate, self.dataset.base_rows, columns, self.budget, seed, share)
         return search and replace(search, apart=self.recipe.train.roles is not None)

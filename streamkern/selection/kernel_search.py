@@ -8,7 +8,7 @@ centers want other bandwidths and metrics, and larger ridges. A metric has to be
 anything ``default_kernel``: by 1% of the squared error, and by more than the standard error of the difference.
 Bandwidths about that of the best are compared last, at finer steps of the ridge.
 
-The search takes at most half of the time of the fit that it is for (of leaves, twice that of their fits), or three
+The search takes at most half of the time of the fit that it is for (of leaves, of all their fits), or three
 seconds (half a minute where every row is a center), and at most two minutes. Work is counted on arrays of shapes at
 fixed prices of slow cores, never in seconds: the choice is the same on any machine, on threads and workers. Where not
 even the smallest search is allowed, the kernel is ``default_kernel``.

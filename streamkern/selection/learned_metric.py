@@ -396,9 +396,7 @@ class Rounds:
             root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
             root = (root + root.T) / 2
             after = np.einsum("ij,jk,ki->i", root, self.covariance, root, optimize=True)
-        before, after = self.variance, np.maximum(after, 0.0)
-        ratio = np.sqrt(before).sum() / np.sqrt(after).sum() if self.kernel.norm == 1 else before.sum() / after.sum()
-        return np.asarray(root * (ratio if self.kernel.norm == 1 else np.sqrt(ratio)))
+        return np.asarray(root * distance_ratio(self.variance, np.maximum(after, 0.0), self.kernel.norm))
 
     def fit(self, kind: str, number: int, M: Array, factor: Array, near: float | None = None) -> Round:
         """Fit the round's model, at the best ridge; ``near`` is one that is best for a similar model."""
@@ -445,6 +443,13 @@ class Rounds:
             G = factor @ G @ factor
             return G if full else np.diag(G).copy()
         return np.asarray(factor[:, None] * G * factor if full else factor * G * factor)
+
+
+def distance_ratio(before: Array, after: Array, norm: int) -> float:
+    """What the mean distance of rows is divided by, whose features' variances (d,) become others."""
+    if norm == 1:
+        return float(np.sqrt(before).sum() / np.sqrt(after).sum())
+    return float(np.sqrt(before.sum() / after.sum()))
 
 
 class HeldOut(NamedTuple):

@@ -396,10 +396,10 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             Laplace kernels, with L1 and L2 distances. It chooses the distance, the bandwidth and the ridge. It also
             chooses a metric (weights of the features), or none. The choice has the smallest error on held-out rows of
             the sample. For a regressor, the kernel may also be the sum of a Laplace and a linear kernel. The search
-            takes at most half as long as the training after it. If leaves are trained (see ``partition``), it takes at
-            most twice as long as their training. Each limit is at least a few seconds. Without leaves, if every row is
-            a center, the limit is at least half a minute. With fewer than 400 rows, the search learns no metric. With
-            fewer than 40 rows, there is no search. ``result_.report["kernel"]`` has the result. To try bandwidths with
+            takes at most half as long as the training after it. The limit is at least a few seconds. If every row is a
+            center, it is at least half a minute without leaves (see ``partition``). With fewer than 400 rows, the
+            search learns no metric. With fewer than 40 rows, there is no search. ``result_.report["kernel"]`` has the
+            result. To try bandwidths with
             scikit-learn's ``GridSearchCV``, name a kernel, and pass a grid such as
             ``{"kernel__bandwidth": [1.0, 2.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``, for the rows of an array Z. If
@@ -420,8 +420,8 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             metric, unless ``kernel`` is None and the search chooses one. ``feature_importances_`` has the result.
         partition: ``Partition()`` divides the rows into parts, called leaves, and trains a model in each. ``"auto"``
             divides tables of more than 10,000 rows into leaves so small that every row of a leaf is a center. It does
-            so only if you give no kernel, metric, centers or solver, and no ``Resources(device="cuda")``. Near the
-            border of two leaves, the prediction is a weighted mean of the predictions of both leaves. None: one model.
+            so only if you give no kernel, metric, centers or solver, and no ``Resources(device="cuda")``. The rows are
+            then divided twice, and a prediction is the mean of the predictions of two leaves. None: one model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, after all steps of
             ``preprocess``. Bandwidths and centers that you give are then in the scaled units. ``"auto"``:
             ``preprocess`` decides whether to scale. None: ``preprocess`` decides, but it never scales a table in which

@@ -64,7 +64,7 @@ def test_leaves_keep_every_row_a_center(tmp_path: Path):
     labels, truth = y > 0, rows[1] > 0
     frame = pd.DataFrame(X, columns=list("abcde"))
     model = sk.KernelClassifier(memory="3GiB", threads=1).fit(frame, labels)
-    assert model.result_.report["partition"]["leaves"] == 2
+    assert model.result_.report["partition"]["leaves"] == 4
     one = sk.KernelClassifier(memory="3GiB", partition=None).fit(frame, labels)
     assert not isinstance(one.model_, sk.PartitionedMachine)
     new = pd.DataFrame(rows[0], columns=list("abcde"))
@@ -84,12 +84,12 @@ def test_a_pipeline_of_defaults_is_planned_run_resumed_and_reported_as_an_estima
     X, y = table()
     data, how = sk.from_arrays(X, y > 0), {"memory": "3GiB", "threads": 1}
     model = sk.KernelClassifier(**how).fit(data)
-    assert model.result_.report["partition"]["leaves"] == 2
+    assert model.result_.report["partition"]["leaves"] == 4
     asked = sk.KernelClassifier(**how | {"threads": 2}, partition=sk.Partition()).fit(data)
     assert asked.model_.weights_sha256 == model.model_.weights_sha256
     pipeline, folder = sk.Pipeline(train=data), tmp_path / "run"
     assert (pipeline.partition, pipeline.dtype) == ("auto", "auto")
-    assert any(choice.startswith("partition: about 2 leaves") for choice in sk.plan(pipeline, **how).choices)
+    assert any(choice.startswith("partition: about 4 leaves") for choice in sk.plan(pipeline, **how).choices)
 
     def stop(kind: str, fields: dict[str, Any]) -> None:
         if kind == "stage" and fields["name"].startswith("leaf-") and fields["state"] == "end":
@@ -104,7 +104,7 @@ def test_a_pipeline_of_defaults_is_planned_run_resumed_and_reported_as_an_estima
     assert isinstance(made, sk.PartitionedMachine)
     assert made.weights_sha256 == model.model_.weights_sha256
     np.testing.assert_array_equal(made.predict_proba(X[:300]), model.predict_proba(X[:300]))
-    assert "2 leaves" in write_report([read_run(folder)], tmp_path / "report.html").read_text()
+    assert "4 leaves" in write_report([read_run(folder)], tmp_path / "report.html").read_text()
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_no_leaves_are_made_on_a_card_or_with_a_diagnosis():
     data = sk.from_arrays(*table())
     for pipeline, device in ((sk.Pipeline(data), "cuda"), (sk.Pipeline(data, diagnose=True), "auto")):
         assert decided(pipeline, 3 << 30, device).partition is None
-    assert decided(sk.Pipeline(data), 3 << 30).partition == sk.Partition(rows=2_000)
+    assert decided(sk.Pipeline(data), 3 << 30).partition == sk.Partition(rows=2_000, trees=2)
 
 
 def test_a_model_is_better_by_more_than_the_standard_error_of_the_difference():
@@ -168,9 +168,11 @@ def recipe(n: int = LARGE, d: int = 3, **how: Any) -> Any:
 
 
 def test_a_table_whose_rows_are_not_all_centers_of_one_model_is_cut_into_leaves():
-    assert default_partition(recipe(), 16 << 30) == sk.Partition(rows=LARGE - 1)
-    assert default_partition(recipe(validation=0.1, n=2 * LARGE), 16 << 30) == sk.Partition(rows=LARGE - 1)
-    assert default_partition(recipe(n=100 * LARGE), 4 << 30) == sk.Partition(rows=cut_tree.MIN_FULL_KERNEL_ROWS)
+    assert default_partition(recipe(), 16 << 30) == sk.Partition(rows=LARGE - 1, trees=2)
+    assert default_partition(recipe(validation=0.1, n=2 * LARGE), 16 << 30) == sk.Partition(rows=LARGE - 1, trees=2)
+    assert default_partition(recipe(n=100 * LARGE), 4 << 30) == sk.Partition(
+        rows=cut_tree.MIN_FULL_KERNEL_ROWS, trees=2
+    )
 
 
 @pytest.mark.parametrize(
@@ -214,7 +216,7 @@ def test_a_few_more_rows_than_one_model_may_have_are_hardly_a_loss():
     (X, y), (new, truth) = (make_friedman1(n, noise=1.0, random_state=seed) for n, seed in ((4_040, 0), (6_000, 1)))
     few, more = (sk.KernelRegressor(memory="3GiB").fit(X[:n].astype(np.float32), y[:n]) for n in (3_960, 4_040))
     assert "partition" not in few.result_.report
-    assert more.result_.report["partition"]["leaves"] == 2
+    assert more.result_.report["partition"]["leaves"] == 4
     errors = [np.square(model.predict(new.astype(np.float32)) - truth).mean() for model in (few, more)]
     assert errors[1] < 1.05 * errors[0]
 

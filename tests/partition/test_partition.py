@@ -201,7 +201,7 @@ def test_threads_make_a_leaf_ready_once(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_direction_is_that_of_the_largest_variance():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(2000, D)) * [1, 1, 1, 1, 2] @ np.linalg.qr(rng.normal(size=(D, D)))[0] + 7.0
-    found = principal_axis((X, None, None))
+    found = principal_axis((X, None, None, 0))
     assert found is not None
     np.testing.assert_allclose(found.t, X @ found.axis.direction)
     assert (
@@ -211,7 +211,9 @@ def test_a_direction_is_that_of_the_largest_variance():
     assert abs(found.axis.direction @ vectors[:, -1]) > 1 - 1e-9
     assert values[-1] > 3 * values[-2]
     times = rng.integers(1, 4, len(X))
-    one, repeated = principal_axis((X, times, None)), principal_axis((np.repeat(X, times, axis=0), None, None))
+    one, repeated = (
+        principal_axis(each) for each in ((X, times, None, 0), (np.repeat(X, times, axis=0), None, None, 0))
+    )
     assert one is not None
     assert repeated is not None
     np.testing.assert_allclose(one.axis.direction, repeated.axis.direction, atol=1e-2)  # each looks at 4,096 rows
@@ -232,16 +234,16 @@ def test_cells_of_means_are_the_clusters_of_rows(weighted: bool):
         np.bincount(of).tolist()
     )
     np.testing.assert_allclose(model.predict(X), y, atol=1e-6)
-    assert two_means_axis((np.ones((9, 2)), None, None)) is None
+    assert two_means_axis((np.ones((9, 2)), None, None, 0)) is None
     with pytest.raises(sk.UsageError, match="cuts is 'means'"):
         sk.Partition(cuts="means")
 
 
 def test_rows_that_are_all_alike_have_no_direction():
-    assert principal_axis((np.ones((300, D)), None, None)) is None
+    assert principal_axis((np.ones((300, D)), None, None, 0)) is None
     wide = np.ones((300, 1200), dtype=np.float32)  # of so many features the one that varies most
     wide[::2, 700], wide[::3, 30] = 3.0, 2.0
-    found = principal_axis((wide, None, None))
+    found = principal_axis((wide, None, None, 0))
     assert found is not None
     assert np.flatnonzero(found.axis.direction).tolist() == [700]
 
@@ -365,8 +367,8 @@ def test_weights_are_the_same_wherever_leaves_run_and_rows_lie(scheduler: str, t
 @pytest.mark.slow
 def test_a_class_that_a_leaf_lacks_and_a_leaf_of_one_class():
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(4000, D)).astype(np.float32)
-    y = np.where(X[:, 0] > 0.1, np.where(X[:, 1] > 0, "b", "c"), "a")
+    X = (rng.normal(size=(4000, D)) * [4, 3, 1, 1, 1]).astype(np.float32)
+    y = np.where(X[:, 0] > 0.4, np.where(X[:, 1] > 0, "b", "c"), "a")
     model = sk.KernelClassifier(centers=100, partition=sk.Partition(leaves=4, overlap=0.0)).fit(X, y)
     assert model.result_.report["partition"]["constant"] >= 1
     assert model.score(X, y) > 0.94

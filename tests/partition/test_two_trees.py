@@ -1,0 +1,149 @@
+"""Two trees whose outputs are averaged, and the weights of features that leaves teach."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streamkern as sk
+from streamkern.models.cut_tree import CutTree
+from streamkern.partition import leaf_tasks
+from streamkern.partition.grow_tree import principal_axis
+from streamkern.partition.leaf_tasks import LeafSettings, LeafTraining
+
+N, D = 3_000, 6
+
+
+def table(n: int = N, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Two features of six matter."""
+    X = np.random.default_rng(seed).normal(size=(n, D)).astype(np.float32)
+    return X, np.sin(2 * X[:, 3]) + np.abs(X[:, 5])
+
+
+def pair() -> CutTree:
+    """Three leaves of the first tree, two of the second."""
+    tree = CutTree.pair(2).grown(0, np.array([1.0, 0.0]), (-0.1, 0.0, 0.1))
+    tree = tree.grown(1, np.array([0.0, 1.0]), (0.0, 0.0, 0.0))
+    return tree.grown(2, np.array([1.0, 1.0]), (0.9, 1.0, 1.2))
+
+
+@pytest.mark.parametrize("wrong", [{"trees": 3}, {"trees": 2, "by": "a"}, {"trees": 2, "cuts": "kmeans"}, {"trees": 0}])
+def test_a_wrong_number_of_trees_is_a_clear_error(wrong: dict[str, Any]):
+    with pytest.raises(sk.UsageError, match="trees"):
+        sk.Partition(**wrong)
+
+
+def test_a_row_is_in_a_leaf_of_each_tree_and_its_prediction_is_their_mean():
+    X, tree = np.random.default_rng(0).normal(size=(400, 2)), pair()
+    assert (tree.trees, tree.tree_of_leaves.tolist()) == (2, [0, 1, 0, 1, 0])
+    leaves, weights = tree.routes(X, 1.0)
+    assert (tree.tree_of_leaves[leaves] == [0, 1]).all()
+    assert (weights == 0.5).all()
+    inside = np.array([tree.in_leaf(X, leaf) for leaf in range(tree.leaves)])
+    for number in (0, 1):
+        assert (inside[tree.tree_of_leaves == number].sum(axis=0) == 1).all()
+    trained = {leaf: set(at.tolist()) for leaf, at in tree.training(X)}
+    for number in (0, 1):
+        assert set().union(*(trained[leaf] for leaf in np.flatnonzero(tree.tree_of_leaves == number))) == set(
+            range(400)
+        )
+
+
+def test_the_second_tree_cuts_in_another_direction():
+    X = np.random.default_rng(0).normal(size=(3000, 3)) * [4.0, 3.0, 0.1]
+    first, second = (principal_axis((X, None, None, number)) for number in (0, 1))
+    assert first is not None
+    assert second is not None
+    np.testing.assert_allclose(np.abs(first.axis.direction), [1, 0, 0], atol=0.1)
+    np.testing.assert_allclose(np.abs(second.axis.direction), [0.8, 0.6, 0], atol=0.1)
+
+
+def test_the_model_is_the_mean_of_both_trees_in_numpy(tmp_path: Path):
+    X, y = table()
+    new = table(300, 1)[0]
+    how: dict[str, Any] = {"partition": sk.Partition(rows=1_000), "preprocess": None, "scaling": None}
+    model = sk.KernelRegressor(**how).fit(X, y)
+    machine = model.model_
+    assert isinstance(machine, sk.PartitionedMachine)
+    assert machine.tree.trees == 2
+    weights = machine.metadata["partition"]["weights"]
+    assert weights[0] is None  # of few leaves the search saw a large part of the rows
+    assert np.argsort(weights[1])[-2:].tolist() in ([3, 5], [5, 3])
+    rows = new.astype(np.float64) * machine.factor + machine.shift - machine.origin
+    outputs = np.zeros((len(new), machine.encoding.outputs))
+    leaves, shares = machine.tree.routes(rows.astype(np.float32), 1.0)
+    for leaf in range(machine.tree.leaves):
+        one = machine.leaves.model(leaf)
+        seen = rows * one.factor + one.shift - one.origin
+        apart = np.abs(seen[:, None] - one.Z[None].astype(np.float64))
+        apart = apart.sum(axis=2) if one.kernel.norm == 1 else np.sqrt(np.square(apart).sum(axis=2))
+        found = np.exp(-apart / one.kernel.bandwidth) @ one.weights.astype(np.float64)
+        found = found * one.encoding.unit + one.encoding.mean
+        for side in (0, 1):
+            outputs += np.where(leaves[:, [side]] == leaf, shares[:, [side]] * found, 0.0)
+    expected = outputs * machine.encoding.unit + machine.encoding.mean
+    np.testing.assert_allclose(model.predict(new), expected[:, 0], atol=2e-3)
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(sk.load_model(tmp_path / "model").predict(new), model.predict(new))
+
+
+def test_two_trees_and_the_weights_that_leaves_teach_have_less_error_than_one_tree():
+    (X, y), (new, truth) = table(), table(2_000, 1)
+    errors = []
+    for trees in (1, 2):
+        model = sk.KernelRegressor(partition=sk.Partition(rows=800, trees=trees)).fit(X, y)
+        errors.append(float(np.square(model.predict(new) - truth).mean()))
+    assert errors[1] < 0.9 * errors[0]
+
+
+def test_learned_weights_keep_the_mean_distance_and_follow_the_gradients():
+    rng = np.random.default_rng(0)
+    settings = LeafSettings.of(sk.Pipeline(sk.from_arrays(*table(50)), task="regression", dtype="float32"))
+    leaves = [
+        {"mass": mass, "gradient": rng.uniform(0.1, 1, D), "variance": rng.uniform(0.5, 2, D)} for mass in (1.0, 3.0)
+    ]
+    M, variance = (sum(each["mass"] * each[k] for each in leaves) / 4 for k in ("gradient", "variance"))
+    for norm in (1, 2):
+        made = replace(settings, recipe=replace(settings.recipe, kernel=sk.Laplace(1.0, norm=norm)))
+        found = made.learned_weights(leaves)
+        np.testing.assert_allclose(found / found[0], np.sqrt(M / M[0]))
+        size = (lambda v: np.sqrt(v).sum()) if norm == 1 else np.sum
+        np.testing.assert_allclose(size(np.square(found) * variance), size(variance))
+        again = replace(made, weights=found)  # what they had before is kept
+        np.testing.assert_allclose(again.learned_weights(leaves) / found, made.learned_weights(leaves))
+    assert settings.learned_weights([{"mass": 1.0, "gradient": np.zeros(D), "variance": np.ones(D)}]) is None
+    assert settings.learned_weights([{"mass": 1.0, "constant": 1}]) is None
+
+
+@pytest.mark.parametrize(("errors", "kept"), [((1.0, 0.9, 0.8, 0.7), 3), ((1.0, 0.9, 0.95), 1), ((1.0, 1.0), None)])
+def test_weights_are_learned_in_some_leaves_while_their_error_falls(
+    errors: tuple[float, ...], kept: int | None, monkeypatch: pytest.MonkeyPatch
+):
+    tree = SimpleNamespace(tree_of_leaves=np.repeat([0, 1], 64), fingerprint="")
+    settings = LeafSettings.of(sk.Pipeline(sk.from_arrays(*table(50)), task="regression", dtype="float32"))
+    settings = replace(settings, recipe=replace(settings.recipe, kernel=sk.Laplace(1.0)))
+    runner = SimpleNamespace(keep=lambda name, key, compute: compute())
+    training = LeafTraining(settings, 0, None, SimpleNamespace(tree=tree), None, runner, 1, [None, None], True, True)
+    rounds, given = iter(errors), []
+
+    def fitted(some: list[int], now: LeafSettings) -> Any:
+        assert len(set(some) & set(range(64))) == 4
+        given.append(now.weights)
+        error, facts = next(rounds), {"mass": 1.0, "gradient": np.arange(1.0, D + 1), "variance": np.ones(D)}
+        return [facts | {"left_out_error": error * (1 + leaf / 1000)} for leaf in some]
+
+    monkeypatch.setattr(LeafTraining, "_fitted", lambda self, some, now: fitted(some, now))
+    found = training._first_weights()
+    assert len(given) == len(errors)
+    assert given[0] is None
+    if kept is None:
+        assert found is None
+    else:
+        np.testing.assert_array_equal(found, given[kept])
+    monkeypatch.setattr(leaf_tasks, "MIN_PROBED_LEAVES", 5)
+    assert training._first_weights() is None
