@@ -191,7 +191,7 @@ class LeafTraining:
     def leaves(self) -> list[dict[str, Any]]:
         """Return results of ``fit_leaf``, by leaf: those that an earlier run has kept are not trained again."""
         began, counts, tree = time.perf_counter(), self.grown.counts, self.grown.tree
-        settings, found, kept = self.settings, dict[int, dict[str, Any]](), 0
+        settings, found, kept, rows = self.settings, dict[int, dict[str, Any]](), 0, 0
         for number in range(tree.trees):
             if self.learns:
                 leaves = [found[leaf] for leaf in sorted(found)]
@@ -204,12 +204,12 @@ class LeafTraining:
             for leaf in order:
                 value = self.runner.kept(f"leaf-{leaf}", partial(key, leaf))
                 if value is not None:
-                    found[leaf], kept = value, kept + 1
+                    found[leaf], kept, rows = value, kept + 1, rows + int(counts[leaf])
             pending = [leaf for leaf in order if leaf not in found]
             fitted = self._fitted(pending, settings)
             for leaf in pending:  # the wait for a leaf is the time of its stage
                 value = found[leaf] = self.runner.keep(f"leaf-{leaf}", partial(key, leaf), partial(next, fitted))
-                rows, seconds = int(counts[list(found)].sum()), time.perf_counter() - began
+                rows, seconds = rows + int(counts[leaf]), time.perf_counter() - began
                 progress = Progress(0, len(found), len(counts), rows, int(counts.sum()), value["loss"], seconds, 0.0)
                 self.runner.stepped(progress)
         if kept:
