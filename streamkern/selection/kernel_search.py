@@ -347,9 +347,9 @@ def search_for(
 
     ``columns`` are those of the table: its categories have a weight of their metric each, whatever their levels.
     ``share`` bounds the work at nominal prices, as a part of that of the fit (of ``Logistic``, of that of ``Direct``),
-    or ``MIN_SEARCH_WORK`` where that is more. By default it is ``MAX_SEARCH_SHARE``, and where every row is a center,
-    those of models of the search are centers, too, with at least ``MIN_FULL_KERNEL_SEARCH_WORK``. With a
-    ``share`` models have few centers, and the sample more rows.
+    or ``MIN_SEARCH_WORK`` where that is more, or what one model may take times the leaf's part of the rows. By default
+    it is ``MAX_SEARCH_SHARE``, and where every row is a center, those of models of the search are centers, too, with at
+    least ``MIN_FULL_KERNEL_SEARCH_WORK``. With a ``share`` models have few centers, and the sample more rows.
     """
     d = cost_estimate.size.d
     size = replace(cost_estimate.size, slots=ASSUMED_THREADS, overlaps=True)
@@ -357,7 +357,9 @@ def search_for(
     # The search fits least squares. A logistic fit takes less, and a wrong kernel costs it more than the search.
     fit = nominal_work(solver if traits.least_squares else Direct(), size)
     all_rows_are_centers = share is None and size.all_rows_are_centers
-    least = MIN_FULL_KERNEL_SEARCH_WORK if all_rows_are_centers else MIN_SEARCH_WORK
+    least = MIN_FULL_KERNEL_SEARCH_WORK if size.all_rows_are_centers else MIN_SEARCH_WORK
+    if share is not None:
+        least = max(MIN_SEARCH_WORK, least * min(1.0, size.n / rows))
     allowed = min(MAX_SEARCH_WORK, max(least, (MAX_SEARCH_SHARE if share is None else share) * fit))
     few = ((rows, rows),) if MIN_METRIC_ROWS <= rows < MIN_ROWS_TO_HOLD_OUT else ()
     # Passes of a solver that iterates would compute the sum's values over and over, and see its spectrum.
