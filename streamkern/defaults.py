@@ -318,7 +318,7 @@ FULL_OVERLAP_ROWS, FULL_OVERLAP_CUTS = 16_000, 4
 """Rows of a leaf up to which each of its cuts has the whole overlap: a border needs a number of rows, not a share. Cuts
 above a larger leaf that have it; where there are more, they share that of so many."""
 MAX_LEAVES = 1 << 17
-"""Leaves of a tree, at most."""
+"""Leaves of a model, at most."""
 ROWS_PER_CENTER = 4
 """Rows of a leaf for each of the centers that are given, at most: cuts in two leave from half of that."""
 MIN_LEAF_ROWS, MAX_LEAF_ROWS = 8_000, 50_000
@@ -329,15 +329,17 @@ MIN_FULL_KERNEL_ROWS = 2_000
 """Rows of a leaf where each of them is a center, as by default, at least; at most ``MAX_ROWS_AS_CENTERS``."""
 MAX_FULL_KERNEL_WORK = 40 * WORK_PER_SECOND
 """Work of all leaves' factors up to which leaves have more than ``MIN_FULL_KERNEL_ROWS`` rows: n rows in leaves of r
-take n r²/3. More rows of a leaf are worth more where targets have noise; leaves of half as many take a quarter."""
+take n r²/3, in each tree. More rows of a leaf are worth more where targets have noise; leaves of half as many take a
+quarter."""
 MAX_LEAVES_WORK = 1200 * WORK_PER_SECOND
 """Work of leaves by default, at most: twenty minutes on two slow cores."""
 MIN_LEAF_METRIC_ROWS = 100
 """Rows of a leaf below which no metric is learned."""
 GRADIENT_ROWS, MIN_GRADIENT_ROWS_OF_LEAF = 10_000, 100
-"""Rows whose gradients weigh the features, about; and of each leaf, at least."""
+"""Rows whose gradients give the weights of features, about; and rows of each leaf, at least."""
 PROBED_PART, MIN_PROBED_LEAVES = 16, 4
-"""Part of a tree's leaves in which weights of features are learned before all are fitted, where these are so many."""
+"""One in so many leaves of the first tree is fitted before all others, to learn the weights of features; with fewer
+such leaves than the second number, none is."""
 BLENDS = (1.0, 0.5, 0.0)
 """Widths of the blending at borders that validation rows choose among, in parts of the overlap."""
 

@@ -4,8 +4,8 @@ A cut is a direction of the encoded rows with three numbers, low <= threshold <=
 than ``high`` are trained on the left, rows from ``low`` on are trained on the right: those between the two on both
 sides. In between, predictions go from the left side's to the right side's along a line.
 
-A cut without a direction has every row on both sides, half of the way: the two trees below it have all rows each, and a
-prediction is the mean of theirs.
+Two trees have a cut without a direction above them. Every row is trained on both of its sides, and a prediction is the
+mean of both.
 """
 
 from __future__ import annotations
@@ -229,13 +229,13 @@ class CutTree:
 
     @property
     def depth(self) -> int:
-        """Cuts between the root and the leaf that is farthest from it."""
+        """Cuts between the root of a tree and the leaf that is farthest from it."""
         depths = np.zeros(len(self.cuts), dtype=np.int64)
         for node, children in enumerate(self.children.tolist()):
             for child in children:
                 if child >= 0:
                     depths[child] = depths[node] + 1
-        return int(depths.max(initial=-1)) + 1
+        return int(depths.max(initial=-1)) + 2 - self.trees
 
     @property
     def fingerprint(self) -> str:

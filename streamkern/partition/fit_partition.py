@@ -370,7 +370,7 @@ def _sweep_work(shape: PartitionShape) -> StageWork:
 def _train_leaves(fit: PartitionFit) -> list[dict[str, Any]]:
     training = LeafTraining(
         fit.settings, fit.shape.budget, fit.rows_of_leaves, fit.grown, fit.executor, fit.runner, fit.shape.at_once,
-        fit.weights, fit.choice is not None and fit.grown.tree.trees > 1, fit.recipe.train.roles is None,
+        fit.weights, fit.choice is not None and fit.grown.tree.trees > 1,
     )  # fmt: skip
     return training.leaves()
 
@@ -509,7 +509,7 @@ def partition_summary(fit: PartitionFit) -> dict[str, Any]:
     """Details of the leaves, for reports."""
     return {
         "leaves": len(fit.leaves),
-        "depth": fit.grown.tree.depth - (fit.grown.tree.trees > 1),  # the first cut of two trees is none
+        "depth": fit.grown.tree.depth,
         "constant": int((~np.isnan(fit.constants).any(axis=1)).sum()),
         "rows_trained": sum(each["rows"] for each in fit.leaves),
         "blend": fit.blend,

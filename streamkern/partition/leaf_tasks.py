@@ -124,7 +124,7 @@ class LeafSettings:
         for block in self.blocks:
             M[list(block)] = M[list(block)].mean()
         M /= M.max()
-        variance /= np.square(before)
+        variance = np.divide(variance, np.square(before), out=np.zeros(len(M)), where=before > 0)
         assert self.recipe.kernel is not None
         size = distance_ratio(np.square(before) * variance, M * variance, self.recipe.kernel.norm)
         return np.asarray(np.sqrt(M) * size)
@@ -173,8 +173,7 @@ class LeafRunner(Runner):
 class LeafTraining:
     """The leaves of the trees, carried out; ``at_once`` leaves at a time, as memory allows.
 
-    ``weights`` are those of features in each tree, as far as they are known; they are learned where ``learns``, those
-    of the first tree where ``probes``: rows that are left out have no time and no group.
+    ``weights`` are those of features in each tree, as far as they are known; with ``learns`` they are learned.
     """
 
     settings: LeafSettings
@@ -186,7 +185,6 @@ class LeafTraining:
     at_once: int
     weights: list[Array | None]
     learns: bool
-    probes: bool
 
     def leaves(self) -> list[dict[str, Any]]:
         """Return results of ``fit_leaf``, by leaf: those that an earlier run has kept are not trained again."""
@@ -220,14 +218,15 @@ class LeafTraining:
         return max(MIN_GRADIENT_ROWS_OF_LEAF, GRADIENT_ROWS // leaves)
 
     def _first_weights(self) -> Array | None:
-        """The first tree's weights: those of the round of least error on rows left out of some of its leaves.
+        """The first tree's weights: those of the round with the least error on rows left out of some of its leaves.
 
-        Of a table of few leaves the sample of the search was a large part.
+        None if there are few leaves: then the search has seen a large part of the rows.
         """
         first = np.flatnonzero(self.grown.tree.tree_of_leaves == 0)
         drawn = generator("probed leaves", self.settings.recipe.seed).permutation(first)
-        some = sorted(drawn[: probed_leaves(len(first))].tolist()) if self.probes else []
-        if not some:
+        some = sorted(drawn[: probed_leaves(len(first))].tolist())
+        # A row alone may be left out only where rows have no time and no group.
+        if not some or self.leaf_rows.assembly.dataset.roles is not None:
             return None
         rows = self._gradient_rows(len(some))
         settings = replace(self.settings, held_out_rows=MIN_HELD_OUT_ROWS_OF_LEAF, gradient_rows=rows)

@@ -40,7 +40,7 @@ def test_a_wrong_number_of_trees_is_a_clear_error(wrong: dict[str, Any]):
 
 def test_a_row_is_in_a_leaf_of_each_tree_and_its_prediction_is_their_mean():
     X, tree = np.random.default_rng(0).normal(size=(400, 2)), pair()
-    assert (tree.trees, tree.tree_of_leaves.tolist()) == (2, [0, 1, 0, 1, 0])
+    assert (tree.trees, tree.depth, tree.tree_of_leaves.tolist()) == (2, 2, [0, 1, 0, 1, 0])
     leaves, weights = tree.routes(X, 1.0)
     assert (tree.tree_of_leaves[leaves] == [0, 1]).all()
     assert (weights == 0.5).all()
@@ -116,6 +116,8 @@ def test_learned_weights_keep_the_mean_distance_and_follow_the_gradients():
         np.testing.assert_allclose(size(np.square(found) * variance), size(variance))
         again = replace(made, weights=found)  # what they had before is kept
         np.testing.assert_allclose(again.learned_weights(leaves) / found, made.learned_weights(leaves))
+        unused = replace(made, weights=np.where(np.arange(D) == 2, 0.0, found)).learned_weights(leaves)
+        assert np.flatnonzero(unused == 0).tolist() == [2]
     assert settings.learned_weights([{"mass": 1.0, "gradient": np.zeros(D), "variance": np.ones(D)}]) is None
     assert settings.learned_weights([{"mass": 1.0, "constant": 1}]) is None
 
@@ -128,7 +130,8 @@ def test_weights_are_learned_in_some_leaves_while_their_error_falls(
     settings = LeafSettings.of(sk.Pipeline(sk.from_arrays(*table(50)), task="regression", dtype="float32"))
     settings = replace(settings, recipe=replace(settings.recipe, kernel=sk.Laplace(1.0)))
     runner = SimpleNamespace(keep=lambda name, key, compute: compute())
-    training = LeafTraining(settings, 0, None, SimpleNamespace(tree=tree), None, runner, 1, [None, None], True, True)
+    source = SimpleNamespace(assembly=SimpleNamespace(dataset=SimpleNamespace(roles=None)))
+    training = LeafTraining(settings, 0, source, SimpleNamespace(tree=tree), None, runner, 1, [None, None], True)
     rounds, given = iter(errors), []
 
     def fitted(some: list[int], now: LeafSettings) -> Any:
@@ -145,5 +148,27 @@ def test_weights_are_learned_in_some_leaves_while_their_error_falls(
         assert found is None
     else:
         np.testing.assert_array_equal(found, given[kept])
+    source.assembly.dataset.roles = "a time of each row"
+    assert training._first_weights() is None
+    source.assembly.dataset.roles = None
     monkeypatch.setattr(leaf_tasks, "MIN_PROBED_LEAVES", 5)
     assert training._first_weights() is None
+
+
+def test_an_interrupted_run_learns_the_same_weights_in_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(leaf_tasks, "PROBED_PART", 2)
+    X, y = table(4_000)
+    pipeline = sk.Pipeline(sk.from_arrays(X, y), task="regression", partition=sk.Partition(rows=400))
+    whole = sk.run(pipeline, tmp_path / "whole", threads=2)
+    for weights in sk.load_model(whole.model_path).metadata["partition"]["weights"]:
+        assert sorted(np.argsort(weights)[-2:].tolist()) == [3, 5]
+
+    def stop(kind: str, fields: dict[str, Any]) -> None:
+        if kind == "stage" and fields["name"].startswith("leaf-") and fields["state"] == "end":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sk.run(pipeline, tmp_path / "run", threads=1, listeners=(stop,))
+    result = sk.run(pipeline, tmp_path / "run", threads=1)
+    assert {"weights", "level-sample"} <= {stage["name"] for stage in result["stages"] if stage["cached"]}
+    assert result.weights_sha256 == whole.weights_sha256
