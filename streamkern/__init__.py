@@ -76,7 +76,6 @@ if TYPE_CHECKING:
     from streamkern.registry import Registry as Registry
     from streamkern.registry.retrain import retrain as retrain
     from streamkern.inspection.inspect_dataset import inspect as inspect
-    from streamkern.report.mlflow_export import log_to_mlflow as log_to_mlflow
     from streamkern.serving import Predictor as Predictor
     from streamkern.serving.explain import explain as explain
     from streamkern.serving.predict_files import predict as predict
@@ -130,7 +129,6 @@ _NAMES = {
     "streamkern.registry": "Registry",
     "streamkern.registry.retrain": "retrain",
     "streamkern.inspection.inspect_dataset": "inspect",
-    "streamkern.report.mlflow_export": "log_to_mlflow",
     "streamkern.serving": "Predictor",
     "streamkern.serving.explain": "explain",
     "streamkern.serving.predict_files": "predict",

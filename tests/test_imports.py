@@ -17,7 +17,7 @@ from streamkern.kernels import RADIAL_KERNELS
 
 ROOT = Path(__file__).parent.parent
 SLOW = {
-    "bokeh", "dask", "distributed", "fsspec", "llvmlite", "mlflow", "numba", "numcodecs", "pandas", "pyarrow", "rich",
+    "bokeh", "dask", "distributed", "fsspec", "llvmlite", "numba", "numcodecs", "pandas", "pyarrow", "rich",
     "scipy", "sklearn", "zarr",
 }  # fmt: skip
 
@@ -62,7 +62,7 @@ def test_help_and_usage_errors_load_the_parser_alone(words: list[str]):
 def test_what_trains_loads_neither_dask_nor_drawings_nor_what_compiles():
     """Dask where Dask is used, Bokeh for a report, Numba with the first block."""
     assert loaded("import streamkern as sk; sk.KernelClassifier, sk.Pipeline, sk.run, sk.EigenPro")[1].isdisjoint(
-        {"bokeh", "dask", "distributed", "mlflow", "numba", "rich"}
+        {"bokeh", "dask", "distributed", "numba", "rich"}
     )
 
 

@@ -32,7 +32,6 @@ DOORS = {
     },
     "fcntl": {"storage/atomic_writes.py"},
     "h5py": {"ingestion/array_files.py"},
-    "mlflow": {"report/mlflow_export.py"},
     "numba": {
         *(
             f"cpu/{name}.py"
@@ -136,7 +135,6 @@ LATE = {
     "rich": "a tenth of a second that only a bar needs",
     "streamkern.report.live_page": "needs Bokeh",
     "h5py": "optional",
-    "mlflow": "optional",
     "streamkern.gpu.cupy": "needs CuPy",
     "streamkern.gpu.engine": "needs the compiled engine, which computes on the host what a device does not",
     "streamkern.cpu.engine": "imports a compiler, half a second",
