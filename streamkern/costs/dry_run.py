@@ -231,7 +231,7 @@ class _DryRun:
 
     def _evaluate(self, basis: Basis) -> None:
         W = self.engine.zeros((basis.width, self.size.outputs), self.size.dtype)
-        SquaredError(basis, False)(self.problem.block((0,), min(EVALUATION_BLOCK_ROWS, self.size.n)), W)
+        SquaredError(basis)(self.problem.block((0,), min(EVALUATION_BLOCK_ROWS, self.size.n)), W)
 
     def _unlearned(self) -> None:
         basis = self.problem.predictor()

@@ -38,16 +38,14 @@ class SquaredError:
     """
 
     basis: Basis
-    classify: bool
-    sample: SelectionRule | None = None
     encoding: Encoding | None = None
+    sample: SelectionRule | None = None
     all_metrics: bool = False
     calibration: Calibration | None = None
 
     def __call__(self, block: Block, state: Array) -> Parts:
         """Sum over the block under weights ``state``, (M, c); with intervals (M, 2c), with those of scales."""
-        n = len(block.X)
-        y, w = block.y, block.w
+        n, y, w, encoding = len(block.X), block.y, block.w, self.encoding
         assert y is not None
         F, held, P = self.basis.predict(block.X, state), None, None
         if isinstance(self.calibration, Intervals):
@@ -55,28 +53,19 @@ class SquaredError:
             held = interval_coverage(self.calibration, F, found, y)
         elif self.calibration is not None:
             P = self.calibration.probabilities(F)
-        predicted = self._decided(F) if self.classify else None
-        correct, details = 0.0, self._details(block, y, F, predicted)
-        more = (
-            metric_sums(self.encoding, F, y, w, P, held, predicted)
-            if self.all_metrics and self.encoding is not None
-            else 0
-        )
-        if self.classify:
+        predicted = encoding.decided(F) if isinstance(encoding, Classes) else None
+        details = self._details(block, y, F, predicted)
+        more = metric_sums(encoding, F, y, w, P, held, predicted) if self.all_metrics and encoding is not None else 0
+        if isinstance(encoding, Classes):
             right = predicted == y
             correct = int(np.count_nonzero(right)) if w is None else float(w @ right)
-        if isinstance(self.encoding, Classes):
-            F = self.encoding.comparable(F)
+            F = encoding.comparable(F)
+            total = squares = np.zeros(F.shape[1])
+        else:
+            correct, total, squares = 0.0, _total(y, w), _total(np.square(y), w)
         residual(F, y)
-        error, mass = np.square(F, dtype=np.float64), n if w is None else float(w.sum())
-        if self.classify:
-            none = np.zeros(F.shape[1])
-            return block.unseen, n, mass, _total(error, w), correct, none, none, details, more
-        return block.unseen, n, mass, _total(error, w), correct, _total(y, w), _total(np.square(y), w), details, more
-
-    def _decided(self, F: Array) -> IntArray:
-        encoding = self.encoding
-        return encoding.decided(F) if isinstance(encoding, Classes) else np.asarray(F.argmax(axis=1))
+        error, mass = _total(np.square(F, dtype=np.float64), w), n if w is None else float(w.sum())
+        return block.unseen, n, mass, error, correct, total, squares, details, more
 
     def _details(self, block: Block, y: Array, F: Array, predicted: IntArray | None) -> Any:
         if self.sample is None:
@@ -129,8 +118,7 @@ def score(
     (mean over outputs); means are weighted where rows have sample weights. With ``all_metrics`` those of ``metrics_of``
     and, for values, ``rmse``; by output, where there are several. The assembly has the centre of the basis.
     """
-    classify = isinstance(assembly.encoding, Classes)
-    error = SquaredError(basis, classify, None, assembly.encoding, all_metrics, calibration)
+    error = SquaredError(basis, assembly.encoding, None, all_metrics, calibration)
     unseen, *sums = _sums(executor, assembly, error, weights)
     if all_metrics:
         warn_unseen(unseen, sums[0])
@@ -146,12 +134,11 @@ def score_in_detail(
 ) -> ScoreResult:
     """As ``score``, with the details that a report shows, in the same sweep."""
     encoding, data = assembly.encoding, assembly.dataset
-    classify = isinstance(encoding, Classes)
     sample = data.sample(min(MAX_SAMPLED_ROWS, data.base_rows)).rules[-1]
-    _, *sums = _sums(executor, assembly, SquaredError(basis, classify, sample, encoding, True, calibration), weights)
+    _, *sums = _sums(executor, assembly, SquaredError(basis, encoding, sample, True, calibration), weights)
     metrics, details = _metrics(encoding, sums), sums[-2]
     curves = curves_of(encoding, sums[-1], calibration) if encoding is not None and sums[-1] else {}
-    if classify:
+    if isinstance(encoding, Classes):
         return ScoreResult(metrics, details if isinstance(details, np.ndarray) else None, curves=curves)
     assert isinstance(encoding, Continuous)
     actual, predicted = (
@@ -173,18 +160,17 @@ def _metrics(encoding: Encoding | None, sums: Sequence[Any]) -> dict[str, Any]:
     unit = encoding.unit if isinstance(encoding, Continuous) else 1.0
     errors = error * unit**2 / mass
     metrics: dict[str, Any] = {"n": int(n), "mse": float(np.mean(errors))}
+    found = metrics_of(encoding, more) if more and encoding is not None else {}
     if isinstance(encoding, Classes):
         metrics["accuracy"] = correct / mass
-        return metrics | (metrics_of(encoding, more) if more else {})
-    if isinstance(encoding, Indicators):
-        return metrics | (metrics_of(encoding, more) if more else {})
+    if isinstance(encoding, Classes | Indicators):
+        return metrics | found
     spread = squares - total**2 / mass
     varies = spread > 0
     r2 = np.where(varies, 1 - error / np.where(varies, spread, 1.0), np.where(error > 0, 0.0, 1.0))
     metrics["r2"] = float(np.mean(r2))
-    if not more or encoding is None:
+    if not found:
         return metrics
-    found = metrics_of(encoding, more)
     # The mean over the outputs of their RMSE, as scikit-learn's root_mean_squared_error has it.
     metrics["rmse"] = float(np.mean(np.sqrt(errors)))
     if "by_output" in found:
