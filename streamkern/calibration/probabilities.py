@@ -249,12 +249,12 @@ def _solved(
 ) -> ProbabilityCalibration:
     fit = _Newton(features, code, w, engine, own=classes <= MAX_CLASSES_WITH_OWN_PARAMETERS)
     steps = fit.solved()
-    shared, b = fit.theta[: len(features)], fit.coefficient(len(features))
+    shared, b = fit.theta[: len(features)], fit.coefficient(fit.theta, len(features))
     below, above = np.full(classes, shared[0]), np.full(classes, 0.0 if logits else shared[1])
     bias = np.full(classes, b.mean())
-    below[present], bias[present] = fit.coefficient(0), b
+    below[present], bias[present] = fit.coefficient(fit.theta, 0), b
     if not logits:
-        above[present] = fit.coefficient(1)
+        above[present] = fit.coefficient(fit.theta, 1)
     wide = None if logits else np.append(shared[2:], np.zeros(4 - len(features)))
     return ProbabilityCalibration(below, above, bias, {"steps": steps}, logits=logits, wide=wide, decides=True)
 
@@ -292,11 +292,8 @@ class _Newton:
         self.prior = np.full(len(self.theta), PARAMETER_PRIOR * float(w.sum()))
         self.prior[-self.k :] = BIAS_PRIOR * float(w.sum())
 
-    def coefficient(self, feature: int) -> Array:
+    def coefficient(self, theta: Array, feature: int) -> Array:
         """Coefficient of a feature in every class, shape (K,); b of the last one, which is 1."""
-        return self._coefficient(self.theta, feature)
-
-    def _coefficient(self, theta: Array, feature: int) -> Array:
         return np.asarray(sum((theta[place] for place in self._places(feature)), np.zeros(self.k)))
 
     def _places(self, feature: int) -> list[Any]:
@@ -310,7 +307,7 @@ class _Newton:
         """The objective, and log p, shape (n, K)."""
         from scipy.special import log_softmax
 
-        z = sum(self._coefficient(theta, j) * x for j, x in enumerate(self.features))
+        z = sum(self.coefficient(theta, j) * x for j, x in enumerate(self.features))
         log_p = log_softmax(z, axis=1)
         penalty = 0.5 * float(np.sum(self.prior * np.square(theta - self.center)))
         return float(np.sum(self.w * -log_p[self.at])) + penalty, log_p

@@ -5,7 +5,6 @@ Every cut of the rows, ordered by their score, is looked at: so the threshold is
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,41 +12,21 @@ import numpy as np
 from streamkern.errors import UsageError
 from streamkern.types import Array
 
-
-class CountsAboveCuts(NamedTuple):
-    """Weight of the second class (``found``) and the first (``wrong``) above each of k cuts; of each in all."""
-
-    found: Array
-    wrong: Array
-    second: float
-    first: float
-
-
-def _accuracy(c: CountsAboveCuts) -> Array:
-    return (c.found + c.first - c.wrong) / (c.first + c.second)
-
-
-def _balanced_accuracy(c: CountsAboveCuts) -> Array:
-    return (c.found / c.second + (c.first - c.wrong) / c.first) / 2
-
-
-def _f1(c: CountsAboveCuts) -> Array:
-    return 2 * c.found / (c.found + c.wrong + c.second)
-
-
-def _matthews(c: CountsAboveCuts) -> Array:
-    above, below = c.found + c.wrong, c.second - c.found + c.first - c.wrong
-    size = np.sqrt(above * below * c.second * c.first)
-    return np.asarray(np.where(size > 0, (c.found * c.first - c.wrong * c.second) / np.where(size > 0, size, 1.0), 0.0))
-
-
-METRICS: dict[str, Callable[[CountsAboveCuts], Array]] = {
-    "accuracy": _accuracy,
-    "balanced_accuracy": _balanced_accuracy,
-    "f1": _f1,
-    "matthews_corrcoef": _matthews,
-}
+METRICS = ("accuracy", "balanced_accuracy", "f1", "matthews_corrcoef")
 """Metrics that a threshold is chosen for, by scikit-learn's names."""
+
+
+def _at_cuts(metric: str, found: Array, wrong: Array, second: float, first: float) -> Array:
+    """The metric at k cuts, above which lie weights ``found`` of the second class and ``wrong`` of the first."""
+    if metric == "accuracy":
+        return (found + first - wrong) / (first + second)
+    if metric == "balanced_accuracy":
+        return (found / second + (first - wrong) / first) / 2
+    if metric == "f1":
+        return 2 * found / (found + wrong + second)
+    above, below = found + wrong, second - found + first - wrong
+    size = np.sqrt(above * below * second * first)
+    return np.asarray(np.where(size > 0, (found * first - wrong * second) / np.where(size > 0, size, 1.0), 0.0))
 
 
 class BestThreshold(NamedTuple):
@@ -75,8 +54,7 @@ def best_threshold(metric: str, scores: Array, second: Array, w: Array | None = 
         return None
     # Equal scores fall on one side.
     apart = np.flatnonzero(np.concatenate([[True], s[1:] < s[:-1], [True]]))
-    counts = CountsAboveCuts(hits[apart], others[apart], float(hits[-1]), float(others[-1]))
-    values = METRICS[metric](counts)
+    values = _at_cuts(metric, hits[apart], others[apart], float(hits[-1]), float(others[-1]))
     ends = np.concatenate([[s[0] + 2.0], s, [s[-1] - 2.0]])
     cuts = (ends[apart] + ends[apart + 1]) / 2
     plain = int(np.count_nonzero(s[apart[1:] - 1] > 0))

@@ -21,8 +21,8 @@ from streamkern.defaults import COLUMN_KINDS, MAX_SHUFFLE_RATIO, REFERENCE_BATCH
 from streamkern.errors import DataError
 from streamkern.execute import Executor, open_resources
 from streamkern.formats.open_tables import open_tables
-from streamkern.inspection.column_sketches import HISTOGRAM_BINS, ColumnSketches, ColumnSums, Histogram, column_sketches
-from streamkern.inspection.shuffle_quality import LabelCounts, is_given, stream_ratio
+from streamkern.inspection.column_sketches import HISTOGRAM_BINS, ColumnSketches, ColumnSums, Histogram
+from streamkern.inspection.shuffle_quality import stream_ratio
 from streamkern.memory import check_memory, format_bytes
 from streamkern.preprocessing.category_steps import related_rows_notes
 from streamkern.resources import Resources, given_resources
@@ -32,7 +32,6 @@ from streamkern.sources.input_types import looks_like
 from streamkern.sources.unusable_columns import MAX_DISTINCT_TEXTS, ColumnDescription, shown_text
 from streamkern.storage.untrusted_files import given_path
 from streamkern.sweep import ScanWork, sweep
-from streamkern.types import Target
 
 MAX_SHOWN = 24
 """Columns and classes in the text; JSON has all."""
@@ -83,6 +82,8 @@ class Inspection:
         """Return the inspection as text."""
         facts, c = self.facts, self.columns
         chunks, size = facts["chunks"], facts["bytes"]
+        numbers = [j for j, name in enumerate(self.names) if name not in facts["text"]]  # no codes of text
+        low, high = c.low[numbers].min(initial=math.inf), c.high[numbers].max(initial=-math.inf)
         stored = "" if size["stored"] is None else f", {format_bytes(size['stored'])} on disk"
         lines = [
             facts["path"],
@@ -90,7 +91,7 @@ class Inspection:
             f"  bytes     {format_bytes(size['decoded'])} decoded{stored}",
             f"  chunks    {chunks['count']:,} of {chunks['min_rows']:,} to {chunks['max_rows']:,} rows "
             f"({format_bytes(chunks['max_bytes'])})",
-            f"  range     {_range(c, self._numbers())}",
+            f"  range     {'no finite value' if low > high else f'{low:.6g} to {high:.6g}'}",
             f"  missing   {int(c.missing.sum()):,} values in {int((c.missing > 0).sum()):,} columns"
             + (f", {int(c.infinite.sum()):,} infinite" if c.infinite.any() else ""),
         ]
@@ -164,10 +165,6 @@ class Inspection:
             lines.append(f"  and {len(self.others) - MAX_SHOWN:,} more of them: --json has them")
         return lines
 
-    def _numbers(self) -> list[int]:
-        """The columns that have numbers, not codes of text."""
-        return [j for j, name in enumerate(self.names) if name not in self.facts["text"]]
-
 
 def inspect(
     path: Any,
@@ -232,10 +229,10 @@ def _inspected(dataset: Dataset, path: Any, executor: Executor, budget: int) -> 
     scan = RawScan(Scan(Assembly(dataset), block_rows))
     first = scan.block((0,))[0]
     pivot = np.where(np.isfinite(first.X[0]), first.X[0], 0).astype(np.float64)
-    sums = sweep(executor, ScanWork(scan, _ColumnAndLabelSums(ColumnSums(pivot), source.target)))
+    sums = sweep(executor, ScanWork(scan, ColumnSums(pivot, source.target)))
     histogram = Histogram.of(sums)
     (counts,) = sweep(executor, ScanWork(scan, histogram))
-    sketches = column_sketches(sums[:7], pivot, histogram, counts)
+    sketches = ColumnSketches.of(sums, pivot, histogram.width, counts)
     names = [f"f{j}" for j in range(d)] if source.columns is None else list(source.columns)
     facts = _facts(dataset, path, sums[7:])
     others = []
@@ -260,22 +257,6 @@ class _Chunks:
 
 def _blocks_unchanged(parts: tuple[ColumnDescription, ...], state: Any) -> tuple[ColumnDescription, ...]:
     return parts
-
-
-@dataclass(eq=False)
-class _ColumnAndLabelSums:
-    """Sums over columns; and, with a target, the number of missing labels and the counts of the others."""
-
-    columns: ColumnSums
-    target: Target | None
-
-    def __call__(self, block: Any, state: Any) -> tuple[Any, ...]:
-        sums, y = self.columns(block, state), block[0].y
-        if self.target is None:
-            return sums
-        given = is_given(y)
-        labels = LabelCounts.of(y[given].astype(self.target.dtype, copy=False))
-        return *sums, len(given) - int(given.sum()), labels
 
 
 def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, Any]:
@@ -345,7 +326,10 @@ def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) ->
 
 def _advice_on(others: list[tuple[str, str, ColumnDescription]]) -> list[str]:
     texts = [(name, found) for name, kind, found in others if kind.startswith("string")]
-    like = {name: looks_like(found.counts or _ends(found)) for name, found in texts}
+    like = {}
+    for name, found in texts:
+        ends = [shown_text(end[1]) for end in (found.low, found.high) if end is not None]
+        like[name] = looks_like(found.counts or ends)
     advice = [
         f"column {_shown(name)} is text that looks like {what}: convert it, or it counts as a category"
         for name, what in like.items()
@@ -355,10 +339,6 @@ def _advice_on(others: list[tuple[str, str, ColumnDescription]]) -> list[str]:
     if ids:
         advice.append(f"more than {MAX_DISTINCT_TEXTS:,} different values; leave ids out: --exclude {_first(ids)}")
     return advice
-
-
-def _ends(found: ColumnDescription) -> list[str]:
-    return [shown_text(end[1]) for end in (found.low, found.high) if end is not None]
 
 
 def _other_json(name: str, kind: str, found: ColumnDescription) -> dict[str, Any]:
@@ -410,11 +390,6 @@ def _stored_bytes(path: str | os.PathLike[str]) -> int | None:
     if place.is_file():
         return place.stat().st_size
     return sum(file.stat().st_size for file in place.rglob("*") if file.is_file()) if place.is_dir() else None
-
-
-def _range(columns: ColumnSketches, which: list[int]) -> str:
-    low, high = columns.low[which].min(initial=math.inf), columns.high[which].max(initial=-math.inf)
-    return "no finite value" if low > high else f"{low:.6g} to {high:.6g}"
 
 
 def _shown(label: Any) -> str:
