@@ -18,6 +18,7 @@ from streamkern.report.html_markup import COLOURS, DASHES, MARKS, figure_with_le
 from streamkern.types import Array
 
 Plot: TypeAlias = figure
+Plots: TypeAlias = dict[str, Plot]
 
 _HEIGHT = 320
 

@@ -7,20 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.report.bokeh_plots import UNIT, Level, Line, Plot, draw, draw_histogram, number_text, numbered
-from streamkern.report.html_markup import (
-    LARGEST_TABLE,
-    NONE,
-    PLOTTED_OUTPUTS,
-    details,
-    side_by_side,
-    table,
-)
-from streamkern.report.result_sentences import class_labels, part_word
+from streamkern.report.bokeh_plots import UNIT, Level, Line, Plots, draw, draw_histogram, number_text, numbered
+from streamkern.report.html_markup import LARGEST_TABLE, NONE, PLOTTED_OUTPUTS, details, side_by_side, table
+from streamkern.report.result_sentences import part_word
 from streamkern.report.run_directory import RunDirectory
 from streamkern.types import Array
-
-Plots = dict[str, Plot]
 
 
 def calibration_section(record: RunDirectory, plots: Plots) -> tuple[str, str] | None:
@@ -49,22 +40,12 @@ def evaluated(record: RunDirectory, kind: str) -> tuple[str, Array] | None:
 
 def by_label(record: RunDirectory) -> str:
     """Return a table of metrics by label for several labels a row; empty for other targets."""
-    if not _names(record):
-        return ""
-    for part in ("test", "train"):
-        if found := _metrics(record, part):
+    for part in ("test", "train") if record.label_names else ():
+        if found := record.metrics.get(part):
             rows = [[name, *_numbers(of, ("support", "recall", "precision", "f1"))] for name, of in _listed(found)]
             head = ("label", "rows", "found (recall)", "trusted (precision)", "F1")
             return table(f"By label, of {part_word(part)} rows", head, rows)
     return ""
-
-
-def _names(record: RunDirectory) -> list[str]:
-    return list((record.evaluation[1].get("encoding") or {}).get("names", []))
-
-
-def _metrics(record: RunDirectory, part: str) -> dict[str, Any]:
-    return dict(((record.result or {}).get("metrics") or {}).get(part) or {})
 
 
 def _number(value: float | None) -> str:
@@ -85,7 +66,7 @@ def _listed(metrics: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> str:
     weight, said, hit = bins.T
-    several, called, metrics = _names(record), class_labels(record), _metrics(record, part)
+    several, called, metrics = record.label_names, record.class_labels, record.metrics.get(part, {})
     rows = "rows"
     if several:
         what, event, rows = "the probability of a label", "the share that has it", "rows and labels"
@@ -123,7 +104,7 @@ def _reliability(part: str, bins: Array, record: RunDirectory, plots: Plots) -> 
 
 
 def _curves(part: str, points: Array, record: RunDirectory, plots: Plots) -> str:
-    metrics, called = _metrics(record, part), _names(record) or class_labels(record)
+    metrics, called = record.metrics.get(part, {}), record.label_names or record.class_labels
     _, decided = evaluated(record, "decided") or (part, np.zeros((0, 4)))
     roc, pr = list[Line](), list[Line]()
     drawn = np.unique(points[:, 0]).astype(int)
@@ -168,7 +149,7 @@ def _spread(points: Array, most: int = 12) -> Array:
 
 
 def _coverage(part: str, fifths: Array, record: RunDirectory, plots: Plots) -> str:
-    metrics = _metrics(record, part)
+    metrics = record.metrics.get(part, {})
     lines, widths, rows = list[Line](), list[Line](), list[list[str]]()
     for j, found in enumerate(fifths):
         name = f"output {j + 1}" if len(fifths) > 1 else "90% intervals"

@@ -99,12 +99,14 @@ def write_report(
 def page(records: Sequence[RunDirectory], image_shape: tuple[int, ...] | None = None, again: int | None = None) -> str:
     """Return the page as HTML; a browser reloads it ``again`` seconds later, or never."""
     plots: dict[str, Plot] = {}
-    names = sections.run_names(records)
     if len(records) == 1:
         record = records[0]
         title, made = record.name, sections.run_sections(record, plots, image_shape)
         head = _head(record)
     else:
+        names = [record.folder.resolve().name for record in records]
+        if len(set(names)) < len(names):
+            names = [str(record.folder) for record in records]
         title, made = "Comparison of " + ", ".join(names), sections.comparison_sections(records, names, plots)
         head = "<h1>Comparison of runs</h1>" + "".join(
             f'<h3>{escape(name)}{_chip(record)}</h3><p class="verdict">{escape(result_sentence(record))}</p>'
@@ -161,7 +163,12 @@ def _head(record: RunDirectory) -> str:
     began = record.of("run", "begin")
     if began:
         lines.append(f'<p class="note">Began {escape(local_time(began[-1]["time"]))}.</p>')
-    lines.append(_cards(sections.key_numbers(record)))
+    if numbers := sections.key_numbers(record):
+        cards = "".join(
+            f"<div><dt>{escape(label)}</dt><dd>{escape(value)}<small>{escape(note)}</small></dd></div>"
+            for label, value, note in numbers
+        )
+        lines.append(f'<dl class="cards">{cards}</dl>')
     steps = next_steps(record)
     if steps:
         lines.append("<h3>What to do</h3><ul>" + "".join(f"<li>{escape(step)}</li>" for step in steps) + "</ul>")
@@ -172,13 +179,3 @@ def _head(record: RunDirectory) -> str:
     if warnings:
         lines.append("<h3>Warnings</h3><ul>" + "".join(f"<li>{escape(text)}</li>" for text in warnings) + "</ul>")
     return "".join(lines)
-
-
-def _cards(numbers: list[tuple[str, str, str]]) -> str:
-    if not numbers:
-        return ""
-    cards = "".join(
-        f"<div><dt>{escape(label)}</dt><dd>{escape(value)}<small>{escape(note)}</small></dd></div>"
-        for label, value, note in numbers
-    )
-    return f'<dl class="cards">{cards}</dl>'

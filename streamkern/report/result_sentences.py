@@ -31,11 +31,10 @@ def result_sentence(record: RunDirectory) -> str:
 
 def accuracy_text(record: RunDirectory) -> str:
     """Return the accuracy of the model and of the baseline, in words."""
-    metrics = (record.result or {}).get("metrics") or {}
-    part = "test" if "test" in metrics else "train"
-    if part not in metrics:
+    part = "test" if "test" in record.metrics else "train"
+    if part not in record.metrics:
         return "no rows were scored"
-    found, n = metrics[part], metrics[part]["n"]
+    found, n = record.metrics[part], record.metrics[part]["n"]
     base = baseline(record, part)
     if "accuracy" in found:
         low, high = wilson_interval(found["accuracy"], n)
@@ -57,8 +56,8 @@ def next_steps(record: RunDirectory) -> list[str]:
     suggestion = advice(record)
     if record.state != "done":
         return [*steps, *([f"{suggestion}."] if suggestion else [])]
-    metrics, history = result.get("metrics") or {}, result.get("history") or []
-    train, test = metrics.get("train", {}), metrics.get("test", {})
+    history = result.get("history") or []
+    train, test = record.metrics.get("train", {}), record.metrics.get("test", {})
     if not test:
         steps.append("No test rows: give Pipeline(test=...) to know how good the model is on rows it has not seen.")
     base = baseline(record, "test")
@@ -92,26 +91,13 @@ def next_steps(record: RunDirectory) -> list[str]:
 
 def baseline(record: RunDirectory, part: str) -> float | None:
     """Return the baseline without features: accuracy of the most frequent class, or RMSE of the mean."""
-    metrics = ((record.result or {}).get("metrics") or {}).get(part, {})
+    metrics = record.metrics.get(part, {})
     if "accuracy" in metrics:
         counts = record.evaluation[0].get(f"{part}_confusion")
         return None if counts is None else float(counts.sum(axis=1).max() / counts.sum())
-    if metrics.get("r2", 1.0) < 1.0 and output_count(record) == 1:
+    if metrics.get("r2", 1.0) < 1.0 and len(record.encoding.get("mean", [])) == 1:
         return math.sqrt(metrics["mse"] / (1 - metrics["r2"]))
     return None
-
-
-def output_count(record: RunDirectory) -> int | None:
-    """Return the number of outputs: classes, or target columns."""
-    encoding = record.evaluation[1].get("encoding") or {}
-    values = encoding.get("values", encoding.get("mean"))
-    return None if values is None else len(values)
-
-
-def class_labels(record: RunDirectory) -> list[str]:
-    """Return the classes' labels as text; empty for values."""
-    encoding = record.evaluation[1].get("encoding") or {}
-    return [str(value) for value in encoding.get("values", [])]
 
 
 def part_word(part: str) -> str:

@@ -59,6 +59,26 @@ class RunDirectory:
         status = self.result.get("status")
         return status if status in STATUSES else "failed"
 
+    @property
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """Metrics by part of the rows, ``train`` or ``test``; empty until the run has ended."""
+        return (self.result or {}).get("metrics") or {}
+
+    @property
+    def encoding(self) -> dict[str, Any]:
+        """The encoding of the targets, as JSON; empty until the evaluation has ended."""
+        return self.evaluation[1].get("encoding") or {}
+
+    @property
+    def class_labels(self) -> list[str]:
+        """The classes' labels as text; empty for values."""
+        return [str(value) for value in self.encoding.get("values", [])]
+
+    @property
+    def label_names(self) -> list[str]:
+        """Names of the labels, of several a row; empty for other targets."""
+        return list(self.encoding.get("names", []))
+
     def of(self, kind: str, state: str | None = None) -> list[dict[str, Any]]:
         """Return the events of one kind."""
         return [e for e in self.events if e["event"] == kind and (state is None or e.get("state") == state)]

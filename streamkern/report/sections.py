@@ -11,7 +11,7 @@ import numpy as np
 
 from streamkern.memory import format_bytes
 from streamkern.progress import duration_text
-from streamkern.report.bokeh_plots import Level, Line, Plot, bins, draw, draw_histogram, number_text
+from streamkern.report.bokeh_plots import Level, Line, Plots, bins, draw, draw_histogram, number_text
 from streamkern.report.calibration_section import by_label, calibration_section, evaluated
 from streamkern.report.html_markup import (
     LARGEST_TABLE,
@@ -24,14 +24,12 @@ from streamkern.report.html_markup import (
     table,
 )
 from streamkern.report.importance_section import importance_section
-from streamkern.report.result_sentences import baseline, class_labels, frequent_confusions, part_word
+from streamkern.report.result_sentences import baseline, frequent_confusions, part_word
 from streamkern.report.run_directory import RunDirectory
 from streamkern.report.run_status import metrics_in_words, status
 from streamkern.types import Array
 
 _SHOWN_ELSEWHERE = ("spectrum", "eigenvalues", "time", "event", "resident_bytes", "peak_bytes")  # in other sections
-
-Plots = dict[str, Plot]
 
 
 class Section(NamedTuple):
@@ -45,7 +43,7 @@ class Section(NamedTuple):
 def run_sections(record: RunDirectory, plots: Plots, image_shape: tuple[int, ...] | None) -> list[Section]:
     """Return all sections of a run, and add the plots for their placeholders to ``plots``."""
     runs = _labelled([record], [""])
-    quality = by_label(record) or (_confusion(record) if class_labels(record) else _residuals(record, plots))
+    quality = by_label(record) or (_confusion(record) if record.class_labels else _residuals(record, plots))
     return [
         Section("learning", "Learning curve", _learning(runs, plots)),
         Section("quality", "Correct and wrong predictions", quality),
@@ -72,12 +70,6 @@ def comparison_sections(records: Sequence[RunDirectory], names: Sequence[str], p
     ]
 
 
-def run_names(records: Sequence[RunDirectory]) -> list[str]:
-    """Return names of runs in a comparison: of their directories, or the paths if names are equal."""
-    short = [record.folder.resolve().name for record in records]
-    return short if len(set(short)) == len(short) else [str(record.folder) for record in records]
-
-
 _ANSWERS = (
     ("auc", "AUC", "1 is a perfect order, 0.5 is chance"),
     ("balanced_accuracy", "balanced accuracy", "mean share found of each class"),
@@ -90,7 +82,7 @@ def key_numbers(record: RunDirectory) -> list[tuple[str, str, str]]:
     """Return headline numbers: (label, value, note)."""
     found, result = status(record), record.result or {}
     numbers: list[tuple[str, str, str]] = []
-    for part, metrics in (result.get("metrics") or {}).items():
+    for part, metrics in record.metrics.items():
         base, word = baseline(record, part), part_word(part)
         if "accuracy" in metrics:
             note = f"{metrics['n']:,} rows" + ("" if base is None else f"; commonest class {base:.1%}")
@@ -179,7 +171,7 @@ def _learning(runs: Sequence[_Run], plots: Plots) -> str:
         if seen and "accuracy" in seen[0][1]:
             accuracy = [100 * metrics["accuracy"] for _, metrics in seen]
             scores.append(Line(at, accuracy, f"{prefix}validation rows", *style))
-        test = ((record.result or {}).get("metrics") or {}).get("test")
+        test = record.metrics.get("test")
         if test and history:
             end = [max(x[-1], history[-1]["rows"])]
             lines.append(Line(end, [test["mse"]], f"{prefix}test error (at the end)", run.colour(2), 2, "diamond"))
@@ -274,7 +266,7 @@ def _solver_report(record: RunDirectory) -> dict[str, Any]:
 
 
 def _confusion(record: RunDirectory) -> str:
-    found, called = evaluated(record, "confusion"), class_labels(record)
+    found, called = evaluated(record, "confusion"), record.class_labels
     if found is None:
         return _empty_section(f"There are {len(called)} classes, too many for a confusion matrix.")
     part, counts = found
@@ -345,15 +337,16 @@ def _residuals(record: RunDirectory, plots: Plots) -> str:
 
 
 def _rows(record: RunDirectory, image_shape: tuple[int, ...] | None) -> str:
-    arrays, facts = record.evaluation
+    arrays, _ = record.evaluation
     if "examples_rows" not in arrays:
         why = "The run has kept no rows to show: it ended before the evaluation, or they are very wide."
         return _empty_section(why, record)
     rows, ids = arrays["examples_rows"], arrays["examples_ids"]
-    targets = _targets(record, arrays.get("examples_targets"), facts)
+    targets = _targets(record, arrays.get("examples_targets"))
     copies = rows.shape[1] - 1
     shape = image_shape or _shape(record, rows.shape[2])
-    varied = _augmentations(record)
+    given = (record.manifest.get("train") or {}).get("augmentations") or []
+    varied = ", ".join(f"{a.get('name')}({', '.join(f'{k}={v}' for k, v in a.items() if k != 'name')})" for a in given)
     note = f"A fixed draw of {len(rows)} training rows, scaled as the solver sees them" + (
         f": as stored, and {copies} of their augmented copies{f' ({varied})' if varied else ''}."
         if copies
@@ -375,13 +368,12 @@ def _rows(record: RunDirectory, image_shape: tuple[int, ...] | None) -> str:
     return f'<p class="note">{escape(note)}</p><div class="samples">{"".join(figures)}</div>'
 
 
-def _targets(record: RunDirectory, targets: Array | None, facts: dict[str, Any]) -> list[str]:
-    called = class_labels(record)
+def _targets(record: RunDirectory, targets: Array | None) -> list[str]:
     if targets is None:
         return []
-    if called:
+    if called := record.class_labels:
         return [called[int(code)] for code in targets]
-    mean = np.asarray((facts.get("encoding") or {}).get("mean", 0.0))
+    mean = np.asarray(record.encoding.get("mean", 0.0))
     return [", ".join(f"{value:.4g}" for value in values) for values in targets + mean]
 
 
@@ -408,12 +400,15 @@ def _shape(record: RunDirectory, width: int) -> tuple[int, ...] | None:
     return None
 
 
-def _augmentations(record: RunDirectory) -> str:
-    found = (record.manifest.get("train") or {}).get("augmentations") or []
-    return ", ".join(f"{a.get('name')}({', '.join(f'{k}={v}' for k, v in a.items() if k != 'name')})" for a in found)
-
-
 # ------------------------------------------------------------------------------------------------------------- time
+
+
+_ACTIVITIES = {
+    "compute": "computing",
+    "wait": "waiting for rows",
+    "reduce": "adding up, wire",
+    "update": "update of the state",
+}
 
 
 def _time(runs: Sequence[_Run]) -> str:
@@ -424,13 +419,18 @@ def _time(runs: Sequence[_Run]) -> str:
         if rows := [[name, bar(seconds / longest, words, run.number)] for name, seconds, words in _stages(run.record)]:
             html += table(f"Seconds by stage{of}", (), rows, "bars")
     for run in runs:
-        of = f": {run.name}" if run.many else ""
-        if parts := _timeline(run.record):
+        of, steps = f": {run.name}" if run.many else "", run.record.steps
+        waiting = (run.record.result or {}).get("data_wait_fraction")
+        if waiting is None and steps:
+            waiting = steps[-1]["wait"]
+        if timelines := [step["timeline"] for step in steps if step.get("timeline")]:
+            parts = [(word, sum(line.get(key, 0.0) for line in timelines)) for key, word in _ACTIVITIES.items()]
             most = max(seconds for _, seconds in parts) or 1.0
             rows = [[part, bar(seconds / most, f"{seconds:.2f} s", 2)] for part, seconds in parts]
             html += table(f"Training time by activity (all slots together; then the driver){of}", (), rows, "bars")
-        elif found := _split(run.record):
-            rows = [[part, bar(share, f"{share:.1%}", 2)] for part, share in found.items()]
+        elif waiting is not None:
+            shares = {"waiting for rows": waiting, "computing": 1 - waiting}
+            rows = [[part, bar(share, f"{share:.1%}", 2)] for part, share in shares.items()]
             html += table(f"Training time by activity{of}", (), rows, "bars")
     return html or _empty_section("No stage has begun.")
 
@@ -445,26 +445,6 @@ def _stages(record: RunDirectory) -> list[tuple[str, float, str]]:
         seconds = max(0.0, record.events[-1]["time"] - begun["time"])
         stages.append((f"{begun['name']}, unfinished", seconds, f"{least}{seconds:.2f} s"))
     return stages
-
-
-def _timeline(record: RunDirectory) -> list[tuple[str, float]]:
-    timelines = [step["timeline"] for step in record.steps if step.get("timeline")]
-    parts = {
-        "compute": "computing",
-        "wait": "waiting for rows",
-        "reduce": "adding up, wire",
-        "update": "update of the state",
-    }
-    return [(word, sum(line.get(key, 0.0) for line in timelines)) for key, word in parts.items()] if timelines else []
-
-
-def _split(record: RunDirectory) -> dict[str, float]:
-    """Shares of training's time: waiting for rows, computing, and other measured activities."""
-    share = (record.result or {}).get("data_wait_fraction")
-    steps = record.steps
-    if share is None and steps:
-        share = steps[-1]["wait"]
-    return {} if share is None else {"waiting for rows": share, "computing": 1 - share}
 
 
 # ----------------------------------------------------------------------------------------------------------- memory
@@ -549,7 +529,7 @@ def _results(records: Sequence[RunDirectory], names: Sequence[str]) -> str:
     rows: list[list[str]] = [["state", *(record.state for record in records)]]
     results = [record.result or {} for record in records]
     for part in ("test", "train"):
-        found = [(result.get("metrics") or {}).get(part) for result in results]
+        found = [record.metrics.get(part) for record in records]
         if any(found):
             rows.append([f"{part_word(part)} rows", *(NONE if m is None else metrics_in_words(m) for m in found)])
     for label, key, spell in (
