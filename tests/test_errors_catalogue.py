@@ -25,11 +25,8 @@ import zarr as zarr_python
 import streamkern as sk
 from streamkern import errors
 from streamkern.commands.parser import main
-from streamkern.cpu import default_engine
 from streamkern.data import Quarantined
-from streamkern.data.row_order import Assembly
 from streamkern.execute.dask_executor import DaskExecutor
-from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.formats import ArraySource
 from streamkern.kernels import feature_map_from_json, kernel_from_json
 from streamkern.kernels.base import Sum
@@ -37,8 +34,6 @@ from streamkern.papers.lanczos import speedup_ratio
 from streamkern.precondition.eigensystem import top_eigensystem
 from streamkern.registry.promotion_gate import Gate
 from streamkern.runs.solution_spectrum import effective_dimension, rayleigh_quotient
-from streamkern.storage.serialize import unflatten
-from streamkern.sweep import gather
 
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "streamkern"
@@ -194,11 +189,6 @@ def run_locked(folder: Path) -> None:
     sk.run(job(seed=1), folder / "run", threads=1, listeners=(again,))
 
 
-def gather_rows(*ids: int) -> Any:
-    with ThreadsExecutor(1) as executor:
-        return gather(executor, Assembly(sk.from_arrays(X)), np.array(ids))
-
-
 def half(folder: Path, **marks: Any) -> Path:
     made = zarr_python.open_group(zarr(folder), mode="r+")
     made.attrs["streamkern"] = dict(made.attrs["streamkern"]) | (marks or {"complete": False})
@@ -207,9 +197,8 @@ def half(folder: Path, **marks: Any) -> Path:
 
 USED_BELOW = (
     ArraySource, DaskExecutor, Gate, Quarantined, SimpleNamespace, Sum, effective_dimension, feature_map_from_json,
-    kernel_from_json, pd, rayleigh_quotient, speedup_ratio, top_eigensystem, unflatten,
+    kernel_from_json, pd, rayleigh_quotient, speedup_ratio, top_eigensystem,
 )  # fmt: skip
-LOOPS = default_engine().loops
 
 VALUES: list[tuple[str, str]] = [
     # expression, and a word of the message: the value that was got
@@ -351,17 +340,6 @@ VALUES: list[tuple[str, str]] = [
         "sk.Predictor(sk.KernelRegressor().fit(pd.DataFrame(X, columns=list('abcd')), Y).model_)(X, list('abcx'))",
         "columns",
     ),
-    ("gather_rows(99)", "99"),
-    ("unflatten({'record': 'Nothing', 'fields': {}}, {})", "Nothing"),
-    ("LOOPS.radial(np.zeros((1, 1)), np.ones(1), np.ones(1), 'laplace', {'bandwidth': 0.0})", "is 0"),
-    (
-        "LOOPS.radial(np.zeros((2, 4)), np.ones(2), np.ones(3), 'laplace', {'bandwidth': 1.0})",
-        "(2, 4)",
-    ),
-    (
-        "LOOPS.radial(np.zeros((1, 1), int), np.ones(1), np.ones(1), 'laplace', {'bandwidth': 1.0})",
-        "int64",
-    ),
     ("sk.Laplace(1.0, norm=1) + sk.Gaussian(1.0)", "different norms"),
     ("sk.KernelRegressor(centers=sk.Given(X[:3]), metric=sk.AGOP()).fit(X, Y)", "given centers"),
     ("sk.KernelRegressor(centers=2, metric=sk.AGOP()).fit(X[:3], Y[:3])", "A metric is learned"),
@@ -370,10 +348,6 @@ VALUES: list[tuple[str, str]] = [
         "augmented rows",
     ),
     ("run(f, train=data.augment(copies=2), partition=sk.Partition())", "augmented or repeated"),
-    ("LOOPS.angular(np.zeros((1, 1)), np.ones(1), np.ones(1), 'ntk', 0)", "depth 0"),
-    ("LOOPS.cosines(np.zeros((1, 2)), np.ones(3), 1.0)", "(3,)"),
-    ("LOOPS.row_norms(X.astype(int))", "int"),
-    ("LOOPS.add_noise(X.copy(), np.arange(3), copies=0, seed=1, sigma=1.0)", "3 row ids"),
     ("top_eigensystem(np.eye(5), 5)", "5 eigenpairs"),
     ("top_eigensystem(np.full((5, 5), np.inf), 2)", "finite"),
     ("speedup_ratio(np.ones(3), 9)", "k is 9"),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
-import struct
-import zlib
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
 import pytest
 from sklearn.metrics import average_precision_score, precision_score, recall_score, roc_auc_score
 
@@ -326,16 +326,7 @@ def test_commonest_mistakes_come_first():
 
 def test_png_holds_the_pixels():
     for pixels in (np.arange(12, dtype=np.uint8).reshape(3, 4), np.arange(36, dtype=np.uint8).reshape(3, 4, 3)):
-        data = png(pixels)
-        assert data.startswith(b"\x89PNG\r\n\x1a\n")
-        assert struct.unpack(">II", data[16:24]) == (4, 3)
-        at = data.index(b"IDAT")
-        (size,) = struct.unpack(">I", data[at - 4 : at])
-        lines = np.frombuffer(zlib.decompress(data[at + 4 : at + 4 + size]), np.uint8).reshape(3, -1)
-        assert not lines[:, 0].any()
-        np.testing.assert_array_equal(lines[:, 1:].reshape(pixels.shape), pixels)
-        (check,) = struct.unpack(">I", data[at + 4 + size : at + 8 + size])
-        assert check == zlib.crc32(data[at : at + 4 + size])
+        np.testing.assert_array_equal(np.asarray(PIL.Image.open(io.BytesIO(png(pixels)))), pixels)
 
 
 def test_numbers_are_written_for_people():

@@ -242,25 +242,25 @@ def test_columns_are_found_by_name_and_others_are_passed_over(made: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("rows", "message"),
     [
-        (lambda rows: rows.drop(columns="d"), r"column 'd' is not there"),
-        (lambda rows: rows.assign(d="text"), "The value 'text' of column 'd' is not a number"),
+        (frame(50).drop(columns="d"), r"column 'd' is not there"),
+        (frame(50).assign(d="text"), "The value 'text' of column 'd' is not a number"),
+        (np.ones((20, 5), "float32"), "columns of training"),
+        (np.ones((20, 6), "float32"), "columns of training"),
+        (pd.DataFrame(np.ones((20, 6)), columns=list("uvwxyz")), "column 'a' is not there"),
     ],
-    ids=["missing", "text"],
+    ids=["missing", "text", "narrow", "no names", "other names"],
 )
-def test_a_schema_other_than_that_of_training_is_refused(made: Path, tmp_path: Path, change, message: str):
-    change(frame(50)).to_parquet(tmp_path / "bad.parquet")
+def test_columns_other_than_those_of_training_are_refused(made: Path, tmp_path: Path, rows: Any, message: str):
+    bad = tmp_path / "bad.zarr"
+    if isinstance(rows, pd.DataFrame):
+        rows.to_parquet(bad := tmp_path / "bad.parquet")
+    else:
+        sk.write_zarr(bad, rows)
     with pytest.raises(sk.DataError, match=message):
-        predict(made / "classes.zarr", tmp_path / "bad.parquet", tmp_path / "out.parquet")
+        predict(made / "classes.zarr", bad, tmp_path / "out.parquet")
     assert not (tmp_path / "out.parquet").exists()
-
-
-@pytest.mark.parametrize(("width", "columns"), [(5, None), (6, None), (6, list("uvwxyz"))])
-def test_rows_without_the_names_of_training_are_refused(made: Path, tmp_path: Path, width: int, columns):
-    sk.write_zarr(str(tmp_path / "bad.zarr"), np.ones((20, width), "float32"), columns=columns)
-    with pytest.raises(sk.DataError, match=r"columns of training|is not there"):
-        predict(made / "classes.zarr", tmp_path / "bad.zarr", tmp_path / "out.parquet")
 
 
 def test_another_width_is_refused_where_there_are_no_names(tmp_path: Path):
@@ -337,14 +337,8 @@ def test_measured_peak_is_below_the_projected_one_and_rows_do_not_raise_it(made:
     for n in (100_000, 400_000):
         sk.write_parquet(tmp_path / "rows.parquet", np.random.default_rng(0).random((n, 6), "float32"),
                          np.arange(n), target="key", columns=NAMES)  # fmt: skip
-        words = [
-            sys.executable,
-            "-c",
-            PEAK,
-            made / "classes.zarr",
-            tmp_path / "rows.parquet",
-            tmp_path / f"{n}.parquet",
-        ]
+        files = made / "classes.zarr", tmp_path / "rows.parquet", tmp_path / f"{n}.parquet"
+        words = [sys.executable, "-c", PEAK, *files]
         done = subprocess.run(words, capture_output=True, text=True, check=True)
         peak, projected = map(int, done.stdout.split())
         assert peak < projected
