@@ -287,16 +287,12 @@ METRIC_NAMES = {
 
 
 def metrics_of(encoding: Encoding, found: MetricSums) -> dict[str, Any]:
-    """Return metrics from sums; a number that the rows do not define is None.
+    """Return the metrics of ``METRIC_NAMES`` from sums; a number that the rows do not define is None.
 
-    For classes ``balanced_accuracy``, ``precision``, ``recall``, ``f1``, ``auc``, ``average_precision`` and, where the
-    model has probabilities, ``log_loss``, ``brier`` (with two classes, of the second, as scikit-learn's; with more,
-    summed over the classes) and ``ece``; ``auc_error``, where scores were tied to bound the memory. By label,
-    ``by_class``: ``precision``, ``recall``, ``f1``, ``auc``, ``average_precision`` and ``support``, the weight of the
-    rows. For values ``mae`` and, where the model has intervals, ``coverage_90``, the share of the rows inside those of
-    90%. For several labels a row ``accuracy``, the share of rows with all of them right, ``hamming_loss``,
-    ``f1_micro``, ``f1_macro``, and the means over the labels of ``auc``, ``average_precision``, ``log_loss`` and
-    ``brier``; ``by_class``, by label.
+    ``brier`` of two classes is that of the second, as scikit-learn's; of more, the sum over the classes. ``auc_error``
+    is there where scores were tied to bound the memory, and what needs probabilities or intervals where the model has
+    them. By label, in ``by_class``, ``support`` is the weight of the rows. Of several labels a row, ``accuracy`` is
+    the share of rows with all of them right.
     """
     if isinstance(encoding, Classes):
         return _class_metrics(encoding, found)

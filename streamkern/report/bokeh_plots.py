@@ -70,32 +70,13 @@ def embed(plots: Mapping[str, Model]) -> tuple[str, dict[str, str]]:
 
 
 def draw(
-    plots: dict[str, Plot],
+    plots: Plots,
     key: str,
     lines: Sequence[Line],
     x_label: str,
     y_label: str,
     caption: str,
     numbers: str = "",
-    *,
-    levels: Sequence[Level] = (),
-    **axes: Any,
-) -> str:
-    """Add ``plot`` of lines to ``plots``; return its place, with a legend, a caption, and its numbers as a table."""
-    plots[key] = plot(lines, x_label, y_label, levels=levels, **axes)
-    entries: list[tuple[str, int, int | None, str]] = []
-    for line in lines:
-        points = not line.joined or len(line.x) == 1
-        if line.listed:
-            entries.append((line.name, line.colour, None if points else line.dash, line.mark or "circle" * points))
-    entries += [(level.name, level.colour, level.dash, "") for level in levels if level.name]
-    return figure_with_legend(key, legend(entries), caption, numbers)
-
-
-def plot(
-    lines: Sequence[Line],
-    x_label: str,
-    y_label: str,
     *,
     log_x: bool = False,
     log_y: bool = False,
@@ -104,17 +85,17 @@ def plot(
     zero: bool = False,
     x_span: tuple[float, float] | None = None,
     y_span: tuple[float, float] | None = None,
-) -> Plot:
-    """Return a plot of lines over x, without the points that a logarithmic axis cannot show.
+) -> str:
+    """Add a plot of lines over x to ``plots``; return its place, with a legend, a caption, and its numbers as a table.
 
-    ``levels`` are straight lines across; ``words`` is the format of ticks: ``bytes`` on y, or ``rows`` on x; ``zero``
-    lets y begin at zero; spans are by default the range of the points.
+    Points that a logarithmic axis cannot show are left out. ``levels`` are straight lines across; ``words`` is the
+    format of ticks: ``bytes`` on y, or ``rows`` on x; ``zero`` lets y begin at zero; spans are by default the range of
+    the points.
     """
     drawn = [shown for line in lines if (shown := _shown(line, log_x, log_y)) is not None]
     xs = [float(x) for line in drawn for x in line.x] + [level.value for level in levels if level.upright]
     ys = [float(y) for line in drawn for y in line.y] + [level.value for level in levels if not level.upright]
-    x_range, y_range = x_span or _span(xs, log_x), y_span or _span(ys, log_y, zero)
-    p = _empty(x_range, y_range, log_x, log_y)
+    p = plots[key] = _empty(x_span or _span(xs, log_x), y_span or _span(ys, log_y, zero), log_x, log_y)
     for line in drawn:
         _draw(p, line)
     for level in levels:
@@ -124,7 +105,13 @@ def plot(
     at = "@x{%.3g}" if tiny else "@x{0,0.[0000]}"
     p.add_tools(HoverTool(tooltips=[("", "@name"), (x_label, at), (y_label, "@y{0,0.[000000]}")], formatters=tiny))
     _dress(p, x_label, y_label, words)
-    return p
+    entries: list[tuple[str, int, int | None, str]] = []
+    for line in lines:
+        points = not line.joined or len(line.x) == 1
+        if line.listed:
+            entries.append((line.name, line.colour, None if points else line.dash, line.mark or "circle" * points))
+    entries += [(level.name, level.colour, level.dash, "") for level in levels if level.name]
+    return figure_with_legend(key, legend(entries), caption, numbers)
 
 
 def _draw(p: Plot, line: Line) -> None:
@@ -143,7 +130,7 @@ def _draw(p: Plot, line: Line) -> None:
 
 
 def draw_histogram(
-    plots: dict[str, Plot], key: str, edges: Array, counts: Array, x_label: str, caption: str, y_label: str = "rows",
+    plots: Plots, key: str, edges: Array, counts: Array, x_label: str, caption: str, y_label: str = "rows",
     numbers: str = "", *, zero: bool = True,
 ) -> str:  # fmt: skip
     """Add a plot of counts between edges to ``plots``, and return its figure; ``zero`` draws a line at x = 0."""

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode, Lookup, TargetMeans
 from streamkern.data.row_order import Assembly, RawRows
 from streamkern.data.targets import Classes, Continuous
@@ -20,7 +19,6 @@ from streamkern.kernels import Expansion
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.serving.open_model import AnyModel, open_model
 from streamkern.sources.remote_store import is_remote
-from streamkern.sources.schema import Schema
 from streamkern.storage.untrusted_files import given_path
 from streamkern.types import Array
 
@@ -177,7 +175,10 @@ def _by_column(assembly: Assembly, raw: RawRows, where: str, g: Array, lookup: L
     def features(X: Array) -> Array:
         return np.asarray(assembly.build(raw._replace(X=X), index, (), where, lookup).X, dtype=np.float64)
 
-    categories = _categories(assembly.dataset)
+    schema, transforms = assembly.dataset.source.schema, assembly.dataset.transforms
+    categories = set() if schema is None else set(schema.positions("category"))
+    if transforms and isinstance(transforms[0], Encode | TargetMeans):
+        categories |= set(transforms[0].columns)
     relative_step = 1e-5  # of the features, at least, in a difference for their derivative by a column
     min_step_divisor = 1e4  # the first step that is tried, in units in the last place of a column's values
     steps = 20  # steps that are tried, each ten times the one before
@@ -194,13 +195,6 @@ def _by_column(assembly: Assembly, raw: RawRows, where: str, g: Array, lookup: L
                 break
         found[:, column] = np.sum(g * change, axis=1) / (2 * step)
     return found
-
-
-def _categories(dataset: Dataset) -> set[int]:
-    schema: Schema | None = dataset.source.schema
-    found = set() if schema is None else set(schema.positions("category"))
-    first = dataset.transforms[0] if dataset.transforms else None
-    return found | (set(first.columns) if isinstance(first, Encode | TargetMeans) else set())
 
 
 def _directions(model: KernelMachine) -> tuple[dict[str, Any], ...]:
