@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -231,11 +230,11 @@ def _write_missing(
     held += copies + made.noted_bytes + THREAD_BYTES
     projected = require_sweep_memory("prediction", source, working, budget, executor.slots, held)
     with made.writing():
-        missing = made.missing()
-        done = _Written(n - sum(b - a for a, b in map(made.rows, missing)), projected=projected)
+        first = made.first_missing()
+        done = _Written(made.rows(first)[0] if first < len(made) else n, projected=projected)
         start = time.perf_counter()
         with unchanging(Dataset(source)):
-            _write(model, source, made, missing, executor, show, done.unseen, interval)
+            _write(model, source, made, first, executor, show, done.unseen, interval)
         made.commit()
         warn_unseen(done.unseen, n - done.kept)
         done.rate = (n - done.kept) / (time.perf_counter() - start)
@@ -258,61 +257,48 @@ def _prediction_memory(model: KernelMachine, dataset: Dataset) -> tuple[int, int
 
 
 def _write(
-    model: KernelMachine, source: Source, made: Predictions, missing: Sequence[int], executor: Executor,
-    on_progress: Progress, unseen: Counter[str], interval: float | None,
+    model: KernelMachine, source: Source, made: Predictions, first: int, executor: Executor, on_progress: Progress,
+    unseen: Counter[str], interval: float | None,
 ) -> None:  # fmt: skip
-    """Neighbouring missing parts are one stream; each is written while the next is predicted."""
+    """Write all parts from the first that is missing; each is written while the next is predicted."""
     names = {column.name for column in made.columns if not column.is_id}
 
     def write(part: int, held: list[PredictedRows]) -> int:
         made.write(part, _values(model, held, made.columns, interval))
         return made.rows(part)[1]
 
+    stream = model.stream_predictions(
+        Dataset(source),
+        executor=executor,
+        outputs=bool({"scores", "probabilities"} & names),
+        scales=interval is not None,
+        rows=(made.rows(first)[0], made.n),
+        unseen=unseen,
+    )
     with ThreadPoolExecutor(1, thread_name_prefix="streamkern-write") as writer:
         writing: Future[int] | None = None
-        for first, last in _runs(missing):
-            rows = made.rows(first)[0], made.rows(last)[1]
-            blocks = _Blocks(
-                model.stream_predictions(
-                    Dataset(source),
-                    executor=executor,
-                    outputs=bool({"scores", "probabilities"} & names),
-                    scales=interval is not None,
-                    rows=rows,
-                    unseen=unseen,
-                )
-            )
-            for part in range(first, last + 1):
-                held = blocks.take(made.rows(part)[1] - made.rows(part)[0])
-                check_memory()
-                if writing is not None:
-                    on_progress("predict", writing.result(), made.n)
-                writing = writer.submit(write, part, held)
+        rest: PredictedRows | None = None
+        for part in range(first, len(made)):
+            held, rest = _taken(stream, rest, made.rows(part)[1] - made.rows(part)[0])
+            check_memory()
+            if writing is not None:
+                on_progress("predict", writing.result(), made.n)
+            writing = writer.submit(write, part, held)
         if writing is not None:
             on_progress("predict", writing.result(), made.n)
 
 
-def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
-        members = [number for _, number in run]
-        yield members[0], members[-1]
-
-
-class _Blocks:
-    """Blocks of a stream, cut at the ends of parts. Only the rest of the last block is kept in memory."""
-
-    def __init__(self, stream: Iterator[PredictedRows]) -> None:
-        self.stream = stream
-        self.rest: PredictedRows | None = None
-
-    def take(self, rows: int) -> list[PredictedRows]:
-        held: list[PredictedRows] = []
-        while rows:
-            block = next(self.stream) if self.rest is None else self.rest
-            self.rest = block.part(slice(rows, None)) if len(block.values) > rows else None
-            held.append(block if self.rest is None else block.part(slice(0, rows)))
-            rows -= len(held[-1].values)
-        return held
+def _taken(
+    stream: Iterator[PredictedRows], rest: PredictedRows | None, rows: int
+) -> tuple[list[PredictedRows], PredictedRows | None]:
+    """So many rows of ``rest`` and a stream, in blocks; and the rest of the last block, which alone is kept."""
+    held: list[PredictedRows] = []
+    while rows:
+        block = next(stream) if rest is None else rest
+        rest = block.part(slice(rows, None)) if len(block.values) > rows else None
+        held.append(block if rest is None else block.part(slice(0, rows)))
+        rows -= len(held[-1].values)
+    return held, rest
 
 
 def _values(

@@ -99,9 +99,10 @@ class Predictions(ABC):
         """Return the first and last + 1 row of a part."""
         return part * self.part_rows, min(self.n, (part + 1) * self.part_rows)
 
-    def missing(self) -> list[int]:
-        """Return the parts still to be written, ascending."""
-        return [part for part in range(len(self)) if not all(file.exists() for file in self._files(part))]
+    def first_missing(self) -> int:
+        """Return the first part still to be written, which is their number if there is none."""
+        missing = (part for part in range(len(self)) if not all(file.exists() for file in self._files(part)))
+        return next(missing, len(self))
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
