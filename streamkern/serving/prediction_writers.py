@@ -191,24 +191,24 @@ class FilePredictions(Predictions):
             pa.ipc.new_file(stream, schema) as writer,
         ):
             writer.write_table(table)
-        while self._encoded < len(self) and self._files(self._encoded)[0].exists():
-            self._encode()
+        self._encode(part)
 
-    def _encode(self) -> None:
+    def _encode(self, last: int) -> None:
+        """Append the parts up to the last to the file."""
         if self._whole is None:
             self._whole = self._opened()
         # Arrow's file object and no threads: a thread that releases a Python object at exit aborts the process.
         options = pa.ipc.IpcReadOptions(use_threads=False)
-        part = str(self._files(self._encoded)[0])
-        with pa.OSFile(part) as stream, pa.ipc.open_file(stream, options=options) as reader:
-            table = reader.read_all()
-        if table.num_rows:
-            self._whole.write_table(table, table.num_rows)
-        self._encoded += 1
+        while self._encoded <= last:
+            part = str(self._files(self._encoded)[0])
+            with pa.OSFile(part) as stream, pa.ipc.open_file(stream, options=options) as reader:
+                table = reader.read_all()
+            if table.num_rows:
+                self._whole.write_table(table, table.num_rows)
+            self._encoded += 1
 
     def _joined(self) -> Path:
-        while self._encoded < len(self):
-            self._encode()
+        self._encode(len(self) - 1)
         self._whole.close()
         self._whole = None
         return self._file

@@ -225,17 +225,12 @@ def test_bins_of_whole_numbers_hold_what_they_say_with_values_missing_and_chunks
         assert edges[-2] <= column["max"] <= edges[-1]
 
 
-def test_an_order_needs_labels_and_chunks(monkeypatch):
+def test_an_order_needs_labels_in_two_chunks(monkeypatch, tmp_path):
     X = np.arange(300.0)[:, None]
     assert "order     not known without the labels" in inspect(X).text()
     assert "order     not measured" in inspect((X, np.arange(len(X)) % 2)).text()
     monkeypatch.setattr(format_rules, "CHUNK_BYTES", 800)
     assert "order     labels of 256 rows of a chunk vary" in inspect((X, np.arange(len(X)) % 2)).text()
-
-
-def test_an_order_that_was_not_measured_gives_the_reason(monkeypatch, tmp_path):
-    """Two chunks, of which one has labels."""
-    monkeypatch.setattr(format_rules, "CHUNK_BYTES", 800)
     y = np.where(np.arange(200) < 100, np.arange(200) % 2, np.nan)
     pq.write_table(
         pa.table({"a": np.arange(200.0), "y": pa.array(y, from_pandas=True)}), tmp_path / "half.parquet", 100

@@ -52,6 +52,7 @@ def test_metrics_are_those_of_the_predictions(made: Path, capsys: pytest.Capture
     evaluated = json.loads(capsys.readouterr().out)
     assert evaluated["accuracy"] == pytest.approx(right)
     assert "by_class" not in evaluated  # beyond a hundred classes
+    assert evaluated["log_loss"] < 4  # of log(1000) = 6.9 by chance; classes share their parameters
     assert main(words) == 0
     said = capsys.readouterr().out
     assert f"accuracy {right:.4g}" in said
