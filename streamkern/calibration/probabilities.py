@@ -240,8 +240,8 @@ def fit_probabilities(out_of_sample: OutOfSample, engine: Engine, logits: bool =
         one, none = np.ones(K), np.zeros(K)
         made = replace(made, below=one, above=none, bias=none, wide=None if logits else np.zeros(2))
     missing = np.flatnonzero(mass == 0).tolist()
-    made = replace(made, facts={"source": out_of_sample.source, "rows": len(y), "missing": missing} | made.facts)
-    return replace(made, sets=ClassScores.of(made.probabilities(F), y, weight))
+    facts = {"source": out_of_sample.source, "rows": len(y), "missing": missing} | made.facts
+    return replace(made, facts=facts, sets=ClassScores.of(made.probabilities(F), y, weight))
 
 
 def _solved(

@@ -172,17 +172,23 @@ def predict(
         }  # fmt: skip
         made = FORMATS[format](place, columns, n, part_rows, record)
         present = record_at(place)
-        done = _Written(kept=n)
+        done: dict[str, Any] = {"kept": n, "rows_per_second": 0.0, "projected_memory_bytes": 0}
         if present is None or present["fingerprint"] != identity:
             _require_room(place, present is not None and overwrite)
             with open_executor(given.scheduler, given.threads) as executor, display_if_verbose(verbose) as display:
-                # Copies of a part: blocks, joined, as labels, as the format's arrays, being encoded; and the next part.
-                copies = 7 * min(n, part_rows) * row_bytes
-                show = reporter(on_progress, display)
-                done = _write_missing(machine, source, made, copies, budget, executor, show, interval)
+                done = _write_missing(machine, source, made, budget, executor, reporter(on_progress, display), interval)
         else:
             made.work.clear()
-        return done.result(place, n, columns, began, budget)
+        return PredictionResult(
+            path=str(place),
+            rows=n,
+            columns=tuple(name for column in columns for name in column.fields or (column.name,)),
+            seconds=time.perf_counter() - began,
+            peak_memory_bytes=peak_resident_bytes(),
+            memory_budget_bytes=budget,
+            stored_bytes=sum(path.stat().st_size for path in (place, *place.rglob("*")) if path.is_file()),
+            **done,
+        )
 
 
 def _identity(
@@ -197,48 +203,29 @@ def _identity(
     return digest(1, *parts)
 
 
-@dataclass
-class _Written:
-    kept: int
-    rate: float = 0.0
-    projected: int = 0
-    unseen: Counter[str] = field(default_factory=Counter)
-
-    def result(self, place: Path, rows: int, columns: Sequence[Any], began: float, budget: int) -> PredictionResult:
-        return PredictionResult(
-            path=str(place),
-            rows=rows,
-            columns=tuple(name for column in columns for name in column.fields or (column.name,)),
-            kept=self.kept,
-            seconds=time.perf_counter() - began,
-            rows_per_second=self.rate,
-            peak_memory_bytes=peak_resident_bytes(),
-            projected_memory_bytes=self.projected,
-            memory_budget_bytes=budget,
-            unseen_categories=dict(self.unseen),
-            stored_bytes=sum(path.stat().st_size for path in (place, *place.rglob("*")) if path.is_file()),
-        )
-
-
 def _write_missing(
-    model: KernelMachine, source: Source, made: Predictions, copies: int, budget: int, executor: Executor,
-    show: Progress, interval: float | None,
-) -> _Written:  # fmt: skip
-    """A part in all its forms takes ``copies`` bytes."""
-    n = int(source.bounds[-1])
+    model: KernelMachine, source: Source, made: Predictions, budget: int, executor: Executor, show: Progress,
+    interval: float | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Write the parts that are missing, and return what ``PredictionResult`` says of it."""
+    n, unseen = made.n, Counter[str]()
     held, working = _prediction_memory(model, Dataset(source))
-    held += copies + made.noted_bytes + THREAD_BYTES
+    # Copies of a part: blocks, joined, as labels, as the format's arrays, being encoded; and the next part.
+    held += 7 * min(n, made.part_rows) * sum(column.row_bytes for column in made.columns)
+    held += made.noted_bytes + THREAD_BYTES
     projected = require_sweep_memory("prediction", source, working, budget, executor.slots, held)
     with made.writing():
         first = made.first_missing()
-        done = _Written(made.rows(first)[0] if first < len(made) else n, projected=projected)
+        kept = made.rows(first)[0] if first < len(made) else n
         start = time.perf_counter()
         with unchanging(Dataset(source)):
-            _write(model, source, made, first, executor, show, done.unseen, interval)
+            _write(model, source, made, first, executor, show, unseen, interval)
         made.commit()
-        warn_unseen(done.unseen, n - done.kept)
-        done.rate = (n - done.kept) / (time.perf_counter() - start)
-    return done
+        warn_unseen(unseen, n - kept)
+        rate = (n - kept) / (time.perf_counter() - start)
+    return {
+        "kept": kept, "rows_per_second": rate, "projected_memory_bytes": projected, "unseen_categories": dict(unseen)
+    }  # fmt: skip
 
 
 def _prediction_memory(model: KernelMachine, dataset: Dataset) -> tuple[int, int]:

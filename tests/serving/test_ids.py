@@ -45,9 +45,7 @@ def read(place: Path, name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(("format", "ids"), [("parquet", TEXTS), ("csv", NUMBERS), ("zarr", TEXTS), ("zarr", NUMBERS)])
-@pytest.mark.parametrize(
-    "name", ["scores", "probabilities", "interval", "score_p", "lower", "prediction_0", "prediction"]
-)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("task", OUTPUTS)
 def test_an_id_has_any_name_that_no_written_column_has(models, tmp_path: Path, task, name, ids, format):
     data = rows().assign(**{name: ids})
