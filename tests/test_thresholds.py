@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn import metrics
 
@@ -63,23 +64,13 @@ def test_every_door_decides_by_it(given, tmp_path):
     assert loaded.fingerprint == model.model_.fingerprint
     np.testing.assert_array_equal(loaded.predict(X_test), expected)
     np.testing.assert_array_equal(sk.Predictor(loaded)(X_test).predictions, expected)
-    scored = evaluate(loaded, _stored(tmp_path, X_test, named[y_test]), "target", threads=1)
+    rows = pd.DataFrame(X_test, columns=["x0", "x1", "x2"]).assign(target=named[y_test])
+    rows.to_parquet(tmp_path / "rows.parquet")
+    scored = evaluate(loaded, tmp_path / "rows.parquet", "target", threads=1)
     assert scored["balanced_accuracy"] == pytest.approx(balanced, abs=1e-6)
     assert scored["accuracy"] == pytest.approx(np.mean(expected == named[y_test]), abs=1e-6)
     made = sk.predict(loaded, X_test, tmp_path / "made.parquet", threads=1)
-    import pyarrow.parquet as pq
-
-    np.testing.assert_array_equal(pq.read_table(made.path)["prediction"].to_numpy(), expected)
-
-
-def _stored(folder, X, y):
-    import pandas as pd
-
-    path = folder / "rows.parquet"
-    frame = pd.DataFrame(X, columns=[f"x{j}" for j in range(X.shape[1])])
-    frame["target"] = y
-    frame.to_parquet(path)
-    return path
+    np.testing.assert_array_equal(pd.read_parquet(made.path)["prediction"], expected)
 
 
 @pytest.mark.slow
