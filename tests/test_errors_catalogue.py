@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +23,6 @@ import zarr as zarr_python
 
 import streamkern as sk
 from streamkern import errors
-from streamkern.commands.parser import main
 from streamkern.data import Quarantined
 from streamkern.execute.dask_executor import DaskExecutor
 from streamkern.formats import ArraySource
@@ -138,23 +136,6 @@ def model(task: str = "classification") -> sk.KernelMachine:
 def file(folder: Path, text: str, name: str = "job.py") -> Path:
     (folder / name).write_text(text, encoding="utf-8")
     return folder / name
-
-
-def command(*words: object) -> None:
-    """A command of the command line; its error, if it ends in one."""
-    seen: list[BaseException] = []
-    old = sys.modules["streamkern.commands.parser"].complain
-    sys.modules["streamkern.commands.parser"].complain = lambda text: seen.append(sk.UsageError(text, where="stderr"))
-    try:
-        status = main([str(word) for word in words])
-    finally:
-        sys.modules["streamkern.commands.parser"].complain = old
-    assert status != 0
-    raise Told(str(seen[0].args[0]))
-
-
-class Told(Exception):
-    """What the command line has printed."""
 
 
 def np_file(folder: Path, array: np.ndarray) -> Path:
@@ -362,8 +343,6 @@ VALUES: list[tuple[str, str]] = [
     ("sk.open_dataset(group(f, a=np.ones((3, 2)), b=np.ones(4)), target='b')", "3 rows"),
     ("sk.open_dataset(group(f, a=np.ones((3, 0))))", "no features"),
     ("sk.open_dataset(group(f, a=np.ones((3, 2))) / 'a', target='y')", "'y'"),
-    ("command('retrain', file(f, 'def pipeline(): ...'))", "registry"),
-    ("command('models', sk.Registry(f / 'm', create=True) and f / 'm', 'promote')", "version"),
 ]
 
 
@@ -371,7 +350,7 @@ VALUES: list[tuple[str, str]] = [
 def test_it_names_what_it_got(expression: str, word: str, tmp_path: Path) -> None:
     data = sk.from_arrays(X, Y)
     names = {"f": tmp_path, "data": data, "augmented": data.augment(sk.augment.GaussianNoise(1))}
-    with pytest.raises((sk.StreamkernError, Told)) as caught:
+    with pytest.raises(sk.StreamkernError) as caught:
         eval(expression, globals() | names)
     told = str(caught.value)
     assert any(each in told for each in word.split("|")), told

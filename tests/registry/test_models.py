@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import streamkern as sk
+from streamkern.commands.parser import main
 from streamkern.data.targets import Continuous
 from streamkern.defaults import MAX_EARLIER_CHAMPIONS
 from streamkern.models.kernel_machine import KernelMachine
@@ -261,3 +262,15 @@ def test_readers_always_get_a_whole_champion(models: Registry):
     for mine in seen:
         assert (mine[0], mine[-1]) == (1, 11)
         assert mine == sorted(mine)
+
+
+def test_a_command_without_a_registry_or_a_version_says_what_is_missing(tmp_path, capsys):
+    Registry(tmp_path, create=True)
+    for words, message in (
+        (["retrain", "job.py"], "No registry is given"),
+        (["models", str(tmp_path), "promote"], "No version is given"),
+    ):
+        assert main(words) == 2
+        told = capsys.readouterr().err
+        assert message in told
+        assert "\n  where: " in told
