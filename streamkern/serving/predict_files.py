@@ -370,10 +370,9 @@ def _open(
             expected=f"{model.n_features} features" if names is None else f"columns {first_names(names)}",
             remedy="give the columns of training, in their order",
         )
-    if model.schema is None:
-        require_numbers(source, model.transforms)
     if model.schema is not None:
         return source.conformed(model.schema)
+    require_numbers(source, model.transforms)
     trained = model.metadata.get("dtype")
     kinds = [_KINDS[np.dtype(dtype).kind] for dtype in (source.dtype, trained or source.dtype)]
     if kinds[0] != kinds[1]:
