@@ -98,7 +98,7 @@ def _require_files(model, path, folder, Y, T, F, P, **how):
     table = pq.read_table(made.path).to_pandas()
     np.testing.assert_array_equal(table[[f"prediction_{name}" for name in NAMES]].to_numpy(), T)
     np.testing.assert_allclose(table[[f"probability_{name}" for name in NAMES]].to_numpy(), P, atol=1e-6)
-    found = evaluate(model, path, list(NAMES), threads=1)
+    found = evaluate(model, path, list(NAMES))
     expected = _reference(Y, T, F, P)
     tied = np.floor(P * 2.0**40)  # scores that lie closer together count as equal, as documented
     expected |= {

@@ -294,7 +294,7 @@ def test_memory_of_predictions_and_metrics_does_not_grow_with_the_rows(classes, 
     model = kind(sk.Gaussian(2.0), centers=20, solver=sk.Direct(ridge=1e-3)).fit(X[:2000], y[:2000]).model_
     for call in (
         lambda: sk.predict(model, path, tmp_path / "made.parquet", threads=2, **asked),
-        lambda: evaluate(model, path, "y", threads=2),
+        lambda: evaluate(model, path, "y", resources=sk.Resources(threads=2)),
     ):
         held.clear()
         tracemalloc.start()

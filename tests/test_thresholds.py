@@ -66,7 +66,7 @@ def test_every_door_decides_by_it(given, tmp_path):
     np.testing.assert_array_equal(sk.Predictor(loaded)(X_test).predictions, expected)
     rows = pd.DataFrame(X_test, columns=["x0", "x1", "x2"]).assign(target=named[y_test])
     rows.to_parquet(tmp_path / "rows.parquet")
-    scored = evaluate(loaded, tmp_path / "rows.parquet", "target", threads=1)
+    scored = evaluate(loaded, tmp_path / "rows.parquet", "target")
     assert scored["balanced_accuracy"] == pytest.approx(balanced, abs=1e-6)
     assert scored["accuracy"] == pytest.approx(np.mean(expected == named[y_test]), abs=1e-6)
     made = sk.predict(loaded, X_test, tmp_path / "made.parquet", threads=1)

@@ -14,8 +14,8 @@ from streamkern.report.run_directory import RunDirectory
 _SHOWN = ("accuracy", "auc", "log_loss", "ece", "r2", "mae", "mse")
 
 
-def status(record: RunDirectory, now: float | None = None) -> dict[str, Any]:
-    """Return the state of a run, as JSON-serialisable data, at ``now``, seconds since the epoch.
+def status(record: RunDirectory) -> dict[str, Any]:
+    """Return the state of a run, as JSON-serialisable data.
 
     Keys are ``state``, ``name``, ``run_dir``, ``advice`` (what to do, or None) and, as far as they are known:
     ``stage``, ``stage_seconds``, ``fraction`` of the training rows, ``pass`` and ``step``, ``loss``,
@@ -23,7 +23,7 @@ def status(record: RunDirectory, now: float | None = None) -> dict[str, Any]:
     ``process``; and, on a cluster, ``workers``: ``worker`` (address), ``threads``, ``share`` of all threads, and the
     times ``came`` and ``lost``, or None.
     """
-    now = time.time() if now is None else now
+    now = time.time()
     found: dict[str, Any] = {"state": record.state, "name": record.name, "run_dir": str(record.folder)}
     found["advice"] = advice(record)
     if record.owner:

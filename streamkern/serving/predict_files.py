@@ -476,13 +476,11 @@ def evaluate(
     target: str | Sequence[str],
     *,
     where: str | None = None,
-    memory: str | int | None = None,
-    threads: int | None = None,
     resources: Resources | None = None,
     read_options: ReadOptions | Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Score a model on stored rows, as ``KernelMachine.score`` does; arguments are those of ``predict``."""
-    given = given_resources(resources, memory, threads)
+    given = given_resources(resources, None, None)
     budget = given.budget
     with open_resources(given) as executor:
         machine = open_model(model)
