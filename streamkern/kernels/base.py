@@ -205,8 +205,26 @@ class Kernel(Parameters, ABC):
     __rmul__ = __mul__
 
 
+class _Made(Kernel):
+    """A kernel that has the properties of its parts."""
+
+    parts: tuple[Kernel, ...]
+
+    @property
+    def translation_invariant(self) -> bool:
+        return all(part.translation_invariant for part in self.parts)
+
+    @property
+    def norm(self) -> int:
+        return self.parts[0].norm
+
+    @property
+    def needs_median(self) -> bool:
+        return any(part.needs_median for part in self.parts)
+
+
 @dataclass(frozen=True)
-class _Combined(Kernel):
+class _Combined(_Made):
     parts: tuple[Kernel, ...]
 
     def __post_init__(self) -> None:
@@ -220,20 +238,8 @@ class _Combined(Kernel):
                 remedy="give every part the same norm",
             )
 
-    @property
-    def translation_invariant(self) -> bool:
-        return all(part.translation_invariant for part in self.parts)
-
-    @property
-    def norm(self) -> int:
-        return self.parts[0].norm
-
     def to_json(self) -> dict[str, Any]:
         return {"name": type(self).__name__, "parts": [part.to_json() for part in self.parts]}
-
-    @property
-    def needs_median(self) -> bool:
-        return any(part.needs_median for part in self.parts)
 
     def at_median(self, distance: float) -> Self:
         return type(self)(tuple(part.at_median(distance) for part in self.parts))
@@ -282,7 +288,7 @@ class Product(_Combined):
 
 
 @dataclass(frozen=True)
-class Scaled(Kernel):
+class Scaled(_Made):
     """k(x, z) = c k_0(x, z), the result of ``c * k0``; ``UsageError`` unless c, ``scale``, is positive and finite."""
 
     kernel: Kernel
@@ -293,12 +299,9 @@ class Scaled(Kernel):
         set_number(self, "scale", positive=True)
 
     @property
-    def translation_invariant(self) -> bool:
-        return self.kernel.translation_invariant
-
-    @property
-    def norm(self) -> int:
-        return self.kernel.norm
+    def parts(self) -> tuple[Kernel, ...]:  # type: ignore[override]
+        """The kernel alone."""
+        return (self.kernel,)
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
         self.kernel.apply(S, x_norms, z_norms, loops)
@@ -314,10 +317,6 @@ class Scaled(Kernel):
 
     def to_json(self) -> dict[str, Any]:
         return {"name": "Scaled", "kernel": self.kernel.to_json(), "scale": self.scale}
-
-    @property
-    def needs_median(self) -> bool:
-        return self.kernel.needs_median
 
     def at_median(self, distance: float) -> Scaled:
         return Scaled(self.kernel.at_median(distance), self.scale)
