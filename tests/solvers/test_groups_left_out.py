@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.centers import CenterSet
-from streamkern.data.targets import Continuous
-from streamkern.defaults import MAX_HELD_OUT_ROWS
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.kernels import Expansion
-from streamkern.solvers import Problem, train
+from streamkern.solvers import train
+from tests.problems import posed
 
 
 def _table(rng, weighted, copies, n=120, groups=9):
@@ -40,14 +38,11 @@ def _without(problem, ridge, group, centers):
 @pytest.mark.parametrize("every_row", [False, True])
 def test_they_are_those_of_fits_without_the_group(every_row, weighted, copies):
     X, y, w, group = _table(np.random.default_rng(0), weighted, copies and every_row)
-    data = sk.from_arrays(X, y, sample_weight=w, group=group)
     centers = np.random.default_rng(1).permutation(len(X))[: len(X) if every_row else 40]
     with ThreadsExecutor() as executor:
-        problem = Problem(
-            data, Continuous(np.zeros(2), flat=False), sk.Laplace(2.0), CenterSet(X[centers], centers), executor,
-            np.dtype(np.float64), held_out_rows=MAX_HELD_OUT_ROWS, all_rows_are_centers=every_row,
-            mean_weight=1.0 if w is None else float(w.mean()),
-        )  # fmt: skip
+        problem = posed(
+            executor, X, y, w, kernel=sk.Laplace(2.0), centers=centers, group=group, all_rows_are_centers=every_row
+        )
         found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).out_of_sample
         expected = _without(problem, 1e-3, group, centers)
     assert found is not None
@@ -63,9 +58,6 @@ def test_a_group_too_large_for_the_closed_form_is_not_left_out(monkeypatch):
     X, y, _, _ = _table(np.random.default_rng(0), False, False)
     group = np.where(np.arange(len(X)) < 100, 0, np.arange(len(X)))
     with ThreadsExecutor() as executor:
-        problem = Problem(
-            sk.from_arrays(X, y, group=group), Continuous(np.zeros(2), flat=False), sk.Laplace(2.0),
-            CenterSet(X[:40].copy(), np.arange(40)), executor, np.dtype(np.float64), held_out_rows=MAX_HELD_OUT_ROWS,
-        )  # fmt: skip
+        problem = posed(executor, X, y, kernel=sk.Laplace(2.0), centers=np.arange(40), group=group)
         found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).out_of_sample
     assert sorted(found.ids) == list(range(100, 120))

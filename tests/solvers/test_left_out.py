@@ -8,23 +8,19 @@ import pytest
 import streamkern as sk
 from streamkern.calibration.out_of_sample import held_out_count
 from streamkern.centers import CenterSet
-from streamkern.data.targets import Continuous
-from streamkern.defaults import MAX_HELD_OUT_ROWS
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.fitting.calibrate import on_validation
-from streamkern.solvers import Problem, train
+from streamkern.solvers import train
 from streamkern.solvers.ridge import leave_one_out
-from tests.problems import drawn
+from tests.problems import drawn, posed
 
 
 def _problem(executor, task="regression", weighted=False, n=60, p=12, features=None, **changes):
     X, y, w, encoding = drawn(task, weighted, n)
-    data = sk.from_arrays(X, y, sample_weight=w)
-    return Problem(
-        data, encoding, sk.Gaussian(1.5), CenterSet(X[:p].copy(), None), executor, np.dtype(np.float64),
-        features=features, held_out_rows=MAX_HELD_OUT_ROWS, mean_weight=1.0 if w is None else float(w.mean()),
-        **changes,
-    )  # fmt: skip
+    centers = CenterSet(X[:p].copy(), None)
+    return posed(
+        executor, X, y, w, kernel=sk.Gaussian(1.5), centers=centers, encoding=encoding, features=features, **changes
+    )
 
 
 def _without(problem, ridge):
@@ -61,20 +57,14 @@ def test_they_are_so_where_the_equations_are_ill_conditioned_too():
         rng = np.random.default_rng(0)
         X = rng.standard_normal((200, 2))
         y = np.sin(X[:, :1]) + 0.1 * rng.standard_normal((200, 1))
-        problem = Problem(
-            sk.from_arrays(X, y), Continuous(np.zeros(1), flat=False), sk.Gaussian(6.0), CenterSet(X[:80].copy(), None),
-            executor, np.dtype(np.float64), held_out_rows=MAX_HELD_OUT_ROWS,
-        )  # fmt: skip
+        problem = posed(executor, X, y, kernel=sk.Gaussian(6.0), centers=CenterSet(X[:80].copy(), None))
         iteration = sk.Direct(ridge=1e-9).setup(problem)
         found = train(problem, iteration).out_of_sample
         assert iteration.report["sweeps"] == 2
         ids = problem.draw(1000, 0x6C656674)[:5]
         for place, row in enumerate(ids.tolist()):
             keep = np.arange(200) != row
-            rest = Problem(
-                sk.from_arrays(X[keep], y[keep]), problem.encoding, problem.kernel, problem.centers, executor,
-                np.dtype(np.float64),
-            )  # fmt: skip
+            rest = posed(executor, X[keep], y[keep], kernel=problem.kernel, centers=problem.centers, held_out_rows=0)
             weights = train(rest, sk.Direct(ridge=1e-9 * 200 / 199).setup(rest)).weights
             basis = rest.basis()
             expected = basis.predict(X[row : row + 1] - rest.center, weights)
@@ -85,9 +75,7 @@ def test_nothing_is_left_out_unasked_and_a_method_of_steps_has_no_closed_form():
     with ThreadsExecutor() as executor:
         problem = _problem(executor)
         assert train(problem, sk.EigenPro(epochs=1).setup(problem)).out_of_sample is None
-        problem = Problem(
-            problem.train, problem.encoding, problem.kernel, problem.centers, executor, np.dtype(np.float64)
-        )
+        problem = _problem(executor, held_out_rows=0)
         assert train(problem, sk.Direct().setup(problem)).out_of_sample is None
 
 
@@ -125,14 +113,9 @@ def test_of_equal_rows_one_is_left_out_and_the_others_stay(weighted):
     rng = np.random.default_rng(0)
     X = np.repeat(rng.standard_normal((20, 2)), 3, axis=0)
     w = rng.uniform(0.5, 2.0, 60) if weighted else None
-    data = sk.from_arrays(X, rng.standard_normal((60, 2)), sample_weight=w)
     with ThreadsExecutor() as executor:
-        problem = Problem(
-            data, Continuous(np.zeros(2), flat=False), sk.Gaussian(1.5),
-            CenterSet(X[:30:3].copy(), np.arange(0, 30, 3)), executor, np.dtype(np.float64),
-            held_out_rows=MAX_HELD_OUT_ROWS,
-            mean_weight=1.0 if w is None else float(w.mean()),
-        )  # fmt: skip
+        y, centers = rng.standard_normal((60, 2)), np.arange(0, 30, 3)
+        problem = posed(executor, X, y, w, kernel=sk.Gaussian(1.5), centers=centers)
         found = train(problem, sk.Direct(ridge=1e-2).setup(problem)).out_of_sample
         np.testing.assert_allclose(found.outputs, _without(problem, 1e-2), rtol=1e-7, atol=1e-9)
 
@@ -144,13 +127,8 @@ def test_copies_of_few_rows_are_left_out_together():
     with ThreadsExecutor() as executor:
         found = []
         for copies in (w, np.ones(40, dtype=int)):
-            weight = None if copies is w else w.astype(float)
-            data = sk.from_arrays(np.repeat(X, copies, axis=0), np.repeat(y, copies, axis=0), sample_weight=weight)
-            problem = Problem(
-                data, Continuous(np.zeros(1), flat=False), sk.Gaussian(1.5), CenterSet(X[:9].copy(), None), executor,
-                np.dtype(np.float64), held_out_rows=MAX_HELD_OUT_ROWS,
-                mean_weight=1.0 if weight is None else float(w.mean()),
-            )  # fmt: skip
+            given = np.repeat(X, copies, axis=0), np.repeat(y, copies, axis=0), None if copies is w else w.astype(float)
+            problem = posed(executor, *given, kernel=sk.Gaussian(1.5), centers=CenterSet(X[:9].copy(), None))
             out_of_sample = train(problem, sk.Direct(ridge=1e-2).setup(problem)).out_of_sample
             rows = np.repeat(np.arange(40), copies)[out_of_sample.ids]
             outputs = np.full(40, np.nan)
