@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,7 +10,6 @@ import pytest
 
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor
-from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.kernels import Gaussian, Kernel, Laplace
 from streamkern.precondition.nystrom import StepSize
 from streamkern.solvers import EigenPro, Problem, train
@@ -91,20 +91,13 @@ class TestDelayed(EigenProSuite):
     quick: ClassVar[dict[str, Any]] = {"epochs": 2, "batch": 16, "step": 4.0}  # four steps a projection
 
 
-def steps_of(problem: Problem, solver: EigenPro, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Rows, as the kernel sees them, and targets of the first steps of training."""
-    stream = solver.setup(problem).stream
-    found = []
-    for step in range(count):
-        blocks = [stream.block((0, lane, step)) for lane in range(stream.lanes)]
-        found.append((np.concatenate([b.X for b in blocks]), np.concatenate([b.y for b in blocks])))
+def steps_of(problem: Problem, iteration: Any, passes: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Rows and targets of the steps of training."""
+    stream, found = iteration.stream, []
+    for pass_, step in itertools.product(range(passes), range(stream.steps)):
+        blocks = [stream.block((pass_, lane, step)) for lane in range(stream.lanes)]
+        found.append((np.concatenate([b.X for b in blocks]) + problem.center, np.concatenate([b.y for b in blocks])))
     return found
-
-
-@pytest.fixture(scope="module")
-def executor():
-    with ThreadsExecutor(2) as pool:
-        yield pool
 
 
 def test_full_gradients_with_exact_projection_are_algorithm_1_of_the_paper(executor: Executor):
@@ -134,12 +127,11 @@ def test_delayed_projection_is_its_definition(executor: Executor, products: int)
     values, U = np.linalg.eigh(K)
     values, U = values[::-1], U[:, ::-1]
     Q = (U[:, :q] * ((1 - values[q] / values[:q]) / values[:q])) @ U[:, :q].T
-    steps = steps_of(problem, solver, iteration.stream.steps)
+    steps = steps_of(problem, iteration)
     alpha = np.zeros((P, C))
     for start in range(0, len(steps), every):
         live, temporary, coefficients = alpha.copy(), np.empty((0, Z.shape[1])), np.empty((0, C))
         for rows, targets in steps[start : start + every]:
-            rows = rows + problem.center
             r = laplace(rows, Z) @ live + laplace(rows, temporary) @ coefficients - targets
             rate = iteration.prepared.size.step(len(rows)) / len(rows)
             temporary, coefficients = np.concatenate([temporary, rows]), np.concatenate([coefficients, -rate * r])
@@ -189,14 +181,11 @@ def test_momentum_is_mass_with_the_preconditioned_gradient(executor: Executor):
     ratio = size.critical_batch / 300
     second = (1 + gamma) / 2 * (1 - 1 / (1 + ratio))
     alpha = u = np.zeros((P, C))
-    for pass_ in range(2):
-        for step in range(iteration.stream.steps):
-            blocks = [iteration.stream.block((pass_, lane, step)) for lane in range(iteration.stream.lanes)]
-            rows = np.concatenate([b.X for b in blocks]) + problem.center
-            K = laplace(rows, Z)
-            move = size.step(len(rows)) / len(rows) * M @ (K.T @ (K @ u - np.concatenate([b.y for b in blocks])))
-            before, alpha = alpha, u - move
-            u = (1 + gamma) * alpha - gamma * before + second * move
+    for rows, targets in steps_of(problem, iteration, 2):
+        K = laplace(rows, Z)
+        move = size.step(len(rows)) / len(rows) * M @ (K.T @ (K @ u - targets))
+        before, alpha = alpha, u - move
+        u = (1 + gamma) * alpha - gamma * before + second * move
     weights = train(problem, iteration).weights
     np.testing.assert_allclose(weights, alpha, rtol=1e-5, atol=1e-6 * np.abs(alpha).max())
 
