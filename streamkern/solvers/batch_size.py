@@ -36,14 +36,10 @@ def passes_of(rows: int, given: int | None = None) -> int:
 
 
 def default_batch(critical: float, rows: int, lanes: int, block: int = MAX_BLOCK_ROWS) -> int:
-    """Return the rows of a step: the critical batch, but enough to keep lanes busy, at most ``largest_batch``."""
+    """Return the rows of a step: the critical batch, but enough to keep lanes busy, and at most a share of a pass."""
     enough = max(critical, lanes * MIN_BLOCK_ROWS, MIN_STEP_ROWS)
-    return lanes * max(1, round(min(enough, largest_batch(rows, lanes, block)) / lanes))
-
-
-def largest_batch(rows: int, lanes: int, block: int = MAX_BLOCK_ROWS) -> int:
-    """Return the most rows of a step that is not set by hand: a share of a pass, and few enough for small blocks."""
-    return min(lanes * block, max(lanes, -(-rows // MIN_STEPS_PER_PASS)))
+    most = min(lanes * block, max(lanes, -(-rows // MIN_STEPS_PER_PASS)))
+    return lanes * max(1, round(min(enough, most) / lanes))
 
 
 def measured_rows(problem: Problem, ids: IntArray) -> tuple[Array, Array | None]:

@@ -9,17 +9,13 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.centers import CenterSet
 from streamkern.costs.dry_run import CostEstimate, ProblemSize
-from streamkern.data.targets import Continuous
 from streamkern.errors import UsageError
 from streamkern.execute import ThreadsExecutor
-from streamkern.kernels.dot_product import Linear
-from streamkern.kernels.feature_maps import Identity
 from streamkern.papers.svrg import SVRG
-from streamkern.solvers.base import Problem
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.loop import train
+from streamkern.testing.solver import small_problem
 
 N, M, RIDGE = 1200, 60, 1e-6
 SPECTRUM = np.concatenate([np.geomspace(1.0, 1e-3, 12), np.full(M - 12, 1e-6)])
@@ -38,10 +34,8 @@ def rows(spectrum=SPECTRUM, n=N, outputs=1, seed=0):
 
 
 def problem(X, y, executor, dtype="float64", **options):
-    return Problem(
-        sk.from_arrays(X, y), Continuous(np.zeros(y.shape[1])), Linear(), CenterSet(X[:0], None), executor,
-        dtype=np.dtype(dtype), features=Identity(), **options,
-    )  # fmt: skip
+    given = {"centers": X[:0], "kernel": sk.Linear(), "features": sk.Identity()} | options
+    return small_problem(executor, X, y, dtype=dtype, **given)
 
 
 def fit(solver, X, y, *, threads=2, dtype="float64", **options):

@@ -1,4 +1,4 @@
-"""Outputs on rows that are left out: in closed form they are those of fits without each row."""
+"""Outputs on rows that are left out: in closed form they are those of fits without each row, or its group."""
 
 from dataclasses import replace
 
@@ -10,6 +10,7 @@ from streamkern.calibration.out_of_sample import held_out_count
 from streamkern.centers import CenterSet
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.fitting.calibrate import on_validation
+from streamkern.kernels import Expansion
 from streamkern.solvers import train
 from streamkern.solvers.ridge import leave_one_out
 from tests.problems import drawn, posed
@@ -153,3 +154,56 @@ def test_a_row_that_is_a_center_is_left_out_as_one_too(p):
             A = (some[rest].T * w[rest]) @ some[rest] / 60 + 1e-3 * K[np.ix_(kept, kept)]
             expected = some[row] @ np.linalg.solve(A, (some[rest].T * w[rest]) @ y[rest] / 60)
             np.testing.assert_allclose(out_of_sample.outputs[place], expected, rtol=1e-6, atol=1e-8)
+
+
+def _table(rng, weighted, copies, n=120, groups=9):
+    group = rng.integers(0, groups, n)
+    X = rng.standard_normal((groups, 3))[group] + rng.standard_normal((n, 3))
+    if copies:  # equal features in one group and across two, with other targets
+        X[1::7] = X[0::7][: len(X[1::7])]
+    y = np.stack([np.sin(X).sum(axis=1), X[:, 0] * X[:, 1]], axis=1) + rng.standard_normal((groups, 2))[group]
+    return X, y, rng.uniform(0.5, 2.0, n) if weighted else None, group
+
+
+def _without_groups(problem, ridge, group, centers):
+    """Outputs of each row by a fit without its group, and without its rows as centers: plain NumPy."""
+    X, y, w = problem.full_rows(np.arange(len(group)))
+    w = np.ones(len(X)) if w is None else w
+    K = problem.engine.kernel_matrix(Expansion(problem.kernel, X, problem.engine), len(X))
+    found = np.zeros(y.shape)
+    for g in np.unique(group):
+        out, rest = group == g, group != g
+        Z = centers[rest[centers]]
+        A = (K[np.ix_(rest, Z)].T * w[rest]) @ K[np.ix_(rest, Z)] / len(X) + ridge * K[np.ix_(Z, Z)]
+        found[out] = K[np.ix_(out, Z)] @ np.linalg.lstsq(A, (K[np.ix_(rest, Z)].T * w[rest]) @ y[rest] / len(X))[0]
+    return found
+
+
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("every_row", [False, True])
+def test_rows_of_groups_are_those_of_fits_without_the_group(every_row, weighted, copies):
+    X, y, w, group = _table(np.random.default_rng(0), weighted, copies and every_row)
+    centers = np.random.default_rng(1).permutation(len(X))[: len(X) if every_row else 40]
+    with ThreadsExecutor() as executor:
+        problem = posed(
+            executor, X, y, w, kernel=sk.Laplace(2.0), centers=centers, group=group, all_rows_are_centers=every_row
+        )
+        found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).out_of_sample
+        expected = _without_groups(problem, 1e-3, group, centers)
+    assert found is not None
+    assert found.source == "leave-group-out"
+    assert sorted(found.ids) == list(range(len(X)))
+    np.testing.assert_allclose(found.outputs, expected[found.ids], rtol=1e-5, atol=1e-7)
+    for unit in np.unique(found.groups):  # units are the groups
+        assert len(set(group[found.ids[found.groups == unit]])) == 1
+
+
+def test_a_group_too_large_for_the_closed_form_is_not_left_out(monkeypatch):
+    monkeypatch.setattr("streamkern.solvers.ridge.MAX_LEFT_OUT_GROUP", 20)
+    X, y, _, _ = _table(np.random.default_rng(0), False, False)
+    group = np.where(np.arange(len(X)) < 100, 0, np.arange(len(X)))
+    with ThreadsExecutor() as executor:
+        problem = posed(executor, X, y, kernel=sk.Laplace(2.0), centers=np.arange(40), group=group)
+        found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).out_of_sample
+    assert sorted(found.ids) == list(range(100, 120))
