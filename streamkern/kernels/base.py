@@ -315,9 +315,6 @@ class Scaled(_Made):
         K = self.kernel.diag(X)
         return np.asarray(K * K.dtype.type(self.scale))
 
-    def to_json(self) -> dict[str, Any]:
-        return {"name": "Scaled", "kernel": self.kernel.to_json(), "scale": self.scale}
-
     def at_median(self, distance: float) -> Scaled:
         return Scaled(self.kernel.at_median(distance), self.scale)
 

@@ -286,24 +286,18 @@ class EigenPro(Solver):
         }
         if prepared.W is not None:
             report |= jitter_report(prepared.jitter, expansion.dtype if kind == "exact" else np.dtype(np.float32))
-        outputs = problem.encoding.outputs
-        if isinstance(prepared.W, PackedFactor):
-            assert nystrom is not None
-            report["lead"] = prepared.W.lead
-            packed = PackedProjection(prepared.W, nystrom, engine)
-            return ProjectedIteration(self, stream, expansion, outputs, prepared, packed, report)
-        if prepared.W is not None:
-            exact = ExactProjection(prepared.W, nystrom, engine)
-            return ProjectedIteration(self, stream, expansion, outputs, prepared, exact, report)
+        given = self, stream, expansion, problem.encoding.outputs, prepared
+        if prepared.W is not None and not isinstance(prepared.W, PackedFactor):
+            return ProjectedIteration(*given, ExactProjection(prepared.W, nystrom, engine), report)
         assert nystrom is not None
+        if prepared.W is not None:
+            report["lead"] = prepared.W.lead
+            return ProjectedIteration(*given, PackedProjection(prepared.W, nystrom, engine), report)
         projection = InexactProjection(expansion, nystrom, prepared.bound, self.products(kind), engine.here())
         if kind == "inexact":
-            return ProjectedIteration(self, stream, expansion, outputs, prepared, projection, report)
+            return ProjectedIteration(*given, projection, report)
         report["project_every"] = every = max(1, round(expansion.p / stream.batch_rows))
-        recent = problem.recent_blocks(stream, temporary_keys)
-        return DelayedIteration(
-            self, stream, expansion, outputs, prepared, recent, projection, every, report
-        )  # fmt: skip
+        return DelayedIteration(*given, problem.recent_blocks(stream, temporary_keys), projection, every, report)
 
 
 @serializable

@@ -24,8 +24,7 @@ from streamkern.errors import UsageError, require_counts, require_ridge, require
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.eigensystem import Eigensystem, randomized_eigensystem
-from streamkern.precondition.nystrom import StepSize, measure, with_halved_step
-from streamkern.precondition.randomized_svd import RandomizedSVD, theorem_1
+from streamkern.precondition.nystrom import RandomizedSVD, StepSize, measure, theorem_1, with_halved_step
 from streamkern.solvers.base import Problem, Solver
 from streamkern.solvers.batch_size import (
     AveragedIteration,

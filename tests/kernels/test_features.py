@@ -163,14 +163,10 @@ def test_a_kernel_that_is_not_positive_definite_is_named():
     assert "DotProfile" in str(caught.value)
 
 
-def test_kernel_features_are_kernel_values():
+def test_kernel_features_are_kernel_values_and_the_identity_is_the_rows():
     X, Z = rows(8, 20, 3), rows(9, 15, 3)
     for kernel in (Cauchy(2.0), NTK(1)):
         assert np.allclose(KernelFeatures(kernel).basis(3, F64, Z).block(X), kernel(X, Z), atol=1e-12)
-
-
-def test_the_identity_is_the_rows():
-    X = rows(10, 20, 3)
     assert np.array_equal(Identity().basis(3, F64).block(X), X)
 
 
@@ -247,7 +243,7 @@ def test_more_rows_and_features_than_a_tile():
 
 
 @maps
-def test_pickling_keeps_the_map_and_the_basis(made: FeatureMap):
+def test_pickling_and_json_keep_the_map_and_the_basis(made: FeatureMap):
     X = rows(18, 10, 4)
     features = basis(made, 4)
     expected = features.block(X)
@@ -255,10 +251,6 @@ def test_pickling_keeps_the_map_and_the_basis(made: FeatureMap):
     assert pickle.loads(pickle.dumps(made)) == made
     assert np.array_equal(pickle.loads(pickle.dumps(features)).block(X), expected)
     assert np.array_equal(basis(pickle.loads(pickle.dumps(made)), 4).block(X), expected)
-
-
-@maps
-def test_json_gives_the_map_back(made: FeatureMap):
     assert feature_map_from_json(json.loads(json.dumps(made.to_json()))) == made
 
 

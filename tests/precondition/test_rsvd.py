@@ -9,7 +9,7 @@ import scipy.linalg
 from streamkern.kernels import Gaussian, Kernel, Laplace
 from streamkern.precondition import eigensystem
 from streamkern.precondition.eigensystem import randomized_eigensystem, top_eigensystem
-from streamkern.precondition.randomized_svd import RandomizedSVD, theorem_1
+from streamkern.precondition.nystrom import RandomizedSVD, theorem_1
 from streamkern.rng import generator
 
 S, Q = 500, 40

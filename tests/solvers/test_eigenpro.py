@@ -13,7 +13,7 @@ from streamkern.execute.base import Executor
 from streamkern.kernels import Gaussian, Kernel, Laplace
 from streamkern.precondition.nystrom import StepSize
 from streamkern.solvers import EigenPro, Problem, train
-from streamkern.solvers.batch_size import average, default_batch
+from streamkern.solvers.batch_size import default_batch
 from streamkern.testing.solver import (
     BANDWIDTH,
     C,
@@ -248,15 +248,6 @@ def assert_gains(
     assert losses[-1] <= 1.05 * min(losses)
 
 
-def test_exact_while_it_fits():
-    kinds = [
-        EigenPro().chosen_projection(1000, budget) for budget in (None, 10**8, *range(10**7, 10**6, -(10**5)), 10**5)
-    ]
-    assert list(dict.fromkeys(kinds)) == ["exact", "packed", "delayed"]
-    assert kinds == sorted(kinds, key=["exact", "packed", "delayed"].index)
-    assert EigenPro(projection="delayed").chosen_projection(1000, None) == "delayed"
-
-
 def test_a_batch_is_what_gains_as_far_as_there_are_rows_for_steps():
     batches = [default_batch(critical, 10**6, 4) for critical in (10, 500, 2000, 3000, 10_000, 10**6)]
     assert batches == sorted(batches)
@@ -285,13 +276,3 @@ def test_rows_to_measure_on_are_not_centers(executor: Executor):
     assert not np.isin(ids, problem.centers.ids).any()
     X, y = small_data(P)
     assert len(small_problem(executor, X, y).held_out()) == P  # every row is a center
-
-
-def test_the_average_weighs_late_iterates():
-    mean = np.zeros(1)
-    for t in range(1, 101):
-        mean = average(mean, np.array([float(t)]), t)
-    weights = np.array([np.prod([(s - 1) / (s + 5) for s in range(t + 1, 101)]) * 6 / (t + 5) for t in range(1, 101)])
-    assert weights.sum() == pytest.approx(1)
-    assert mean[0] == pytest.approx(weights @ np.arange(1, 101))
-    assert weights[50:].sum() > 0.97

@@ -12,7 +12,7 @@ from streamkern.errors import NumericalError, UsageError
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.kernels import FeatureMap, Gaussian, Identity, Laplace, Nystrom, RandomFourier
 from streamkern.precondition.eigensystem import top_eigensystem
-from streamkern.precondition.randomized_svd import RandomizedSVD
+from streamkern.precondition.nystrom import RandomizedSVD
 from streamkern.rng import generator
 from streamkern.solvers import Problem, train
 from streamkern.solvers.eigenpro1 import EigenPro1, measure_features

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.calibration.out_of_sample import held_out_count
 from streamkern.centers import CenterSet
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.fitting.calibrate import on_validation
@@ -94,11 +93,6 @@ def test_validation_rows_are_predicted():
         F = problem.basis().predict(held.source.read(0).X - problem.center, weights)
         y = held.source.read(0).y - problem.encoding.mean
         assert mean == pytest.approx(np.abs(F - y).mean())
-
-
-@pytest.mark.parametrize(("rows", "outputs", "found"), [(5, 3, 5), (10**6, 10, 10_000), (10**6, 1000, 2000)])
-def test_how_many_rows_are_left_out(rows, outputs, found):
-    assert held_out_count(rows, outputs) == found
 
 
 def test_leave_one_out_is_bounded_where_a_row_decides_its_own_output():
