@@ -8,7 +8,7 @@ import pytest
 import streamkern as sk
 from streamkern.cpu import default_engine
 from streamkern.data.row_order import Assembly, Scan
-from streamkern.errors import NumericalError, UsageError
+from streamkern.errors import NumericalError
 from streamkern.execute import ThreadsExecutor
 from streamkern.kernels.feature_maps import Identity
 from streamkern.papers.lanczos import (
@@ -111,12 +111,6 @@ def test_neither_threads_nor_another_call_change_a_bit():
     for other in (two, again):
         np.testing.assert_array_equal(one.vectors, other.vectors)
         np.testing.assert_array_equal(one.values, other.values)
-
-
-@pytest.mark.parametrize(("k", "options"), [(0, {}), (3, {"epsilon": 0.0}), (3, {"epsilon": 1.0})])
-def test_values_out_of_range_are_refused(k, options):
-    with pytest.raises(UsageError):
-        run(np.eye(4), k, **options)
 
 
 def test_features_that_are_all_zero_are_refused():
