@@ -205,26 +205,8 @@ class Kernel(Parameters, ABC):
     __rmul__ = __mul__
 
 
-class _Made(Kernel):
-    """A kernel that has the properties of its parts."""
-
-    parts: tuple[Kernel, ...]
-
-    @property
-    def translation_invariant(self) -> bool:
-        return all(part.translation_invariant for part in self.parts)
-
-    @property
-    def norm(self) -> int:
-        return self.parts[0].norm
-
-    @property
-    def needs_median(self) -> bool:
-        return any(part.needs_median for part in self.parts)
-
-
 @dataclass(frozen=True)
-class _Combined(_Made):
+class _Combined(Kernel):
     parts: tuple[Kernel, ...]
 
     def __post_init__(self) -> None:
@@ -238,8 +220,20 @@ class _Combined(_Made):
                 remedy="give every part the same norm",
             )
 
+    @property
+    def translation_invariant(self) -> bool:
+        return all(part.translation_invariant for part in self.parts)
+
+    @property
+    def norm(self) -> int:
+        return self.parts[0].norm
+
     def to_json(self) -> dict[str, Any]:
         return {"name": type(self).__name__, "parts": [part.to_json() for part in self.parts]}
+
+    @property
+    def needs_median(self) -> bool:
+        return any(part.needs_median for part in self.parts)
 
     def at_median(self, distance: float) -> Self:
         return type(self)(tuple(part.at_median(distance) for part in self.parts))
@@ -288,7 +282,7 @@ class Product(_Combined):
 
 
 @dataclass(frozen=True)
-class Scaled(_Made):
+class Scaled(Kernel):
     """k(x, z) = c k_0(x, z), the result of ``c * k0``; ``UsageError`` unless c, ``scale``, is positive and finite."""
 
     kernel: Kernel
@@ -299,9 +293,12 @@ class Scaled(_Made):
         set_number(self, "scale", positive=True)
 
     @property
-    def parts(self) -> tuple[Kernel, ...]:  # type: ignore[override]
-        """The kernel alone."""
-        return (self.kernel,)
+    def translation_invariant(self) -> bool:
+        return self.kernel.translation_invariant
+
+    @property
+    def norm(self) -> int:
+        return self.kernel.norm
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
         self.kernel.apply(S, x_norms, z_norms, loops)
@@ -314,6 +311,10 @@ class Scaled(_Made):
     def diag(self, X: Array) -> Array:
         K = self.kernel.diag(X)
         return np.asarray(K * K.dtype.type(self.scale))
+
+    @property
+    def needs_median(self) -> bool:
+        return self.kernel.needs_median
 
     def at_median(self, distance: float) -> Scaled:
         return Scaled(self.kernel.at_median(distance), self.scale)

@@ -78,15 +78,6 @@ def test_the_error_decays_as_one_over_the_root_of_the_number_of_features(kernel:
     assert errors[4800] <= 0.02 * exact.max()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kernel", SPECTRAL, ids=str)
-def test_the_mean_over_draws_is_the_kernel(kernel: Kernel):
-    X = rows(1, 12, 3)
-    draws = np.array([gram(RandomFourier(kernel, 30, seed, orthogonal=seed % 2 == 0), X) for seed in range(2000)])
-    error = draws.std(axis=0) / np.sqrt(len(draws))
-    assert (np.abs(draws.mean(axis=0) - kernel(X)) <= 5 * error).all()
-
-
 def test_orthogonal_frequencies_have_a_smaller_variance():
     X = rows(2, 30, 24) / np.sqrt(24)
     exact = Gaussian(1.0)(X)
@@ -136,14 +127,6 @@ def test_with_all_rows_as_centers_nystrom_is_the_kernel(kernel: Kernel, dtype: n
     phi = Nystrom(kernel).basis(5, dtype, X, shift).block((X - shift).astype(dtype)).astype(np.float64)
     exact = kernel(X)
     assert np.abs(phi @ phi.T - exact).max() <= bound * np.abs(exact).max()
-
-
-def test_nystrom_is_the_kernel_wherever_one_of_the_two_is_a_center():
-    X, Z = rows(4, 40, 3), rows(5, 25, 3)
-    features = Nystrom(Laplace(2.0)).basis(3, F64, Z)
-    phi, at_centers = features.block(X), features.block(Z)
-    assert np.allclose(phi @ at_centers.T, Laplace(2.0)(X, Z), atol=1e-10)
-    assert (np.square(phi).sum(axis=1) <= 1 + 1e-10).all()  # a projection
 
 
 def test_repeated_centers_are_no_obstacle():
