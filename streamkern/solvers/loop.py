@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -197,20 +197,19 @@ def _report(problem: Problem, solver: Solver, iteration: Iteration, outcome: Out
     report_unlearned(problem, iteration.report, type(solver).__name__, outcome.weights, passes, best < outcome.passes)
 
 
+@dataclass(eq=False)
 class _Loop:
     """The loop over passes and steps; training can resume from ``now`` at any moment, because it is replaced whole."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        iteration: Iteration,
-        patience: int | None,
-        on_step: Callable[[Progress], None],
-        start: Checkpoint | None,
-        keeper: Keeper | None,
-    ) -> None:
-        self.problem, self.iteration, self.patience = problem, iteration, patience
-        self.on_step, self.keeper = on_step, keeper
+    problem: Problem
+    iteration: Iteration
+    patience: int | None
+    on_step: Callable[[Progress], None]
+    start: InitVar[Checkpoint | None]
+    keeper: Keeper | None
+
+    def __post_init__(self, start: Checkpoint | None) -> None:
+        problem, iteration = self.problem, self.iteration
         self.outputs = problem.encoding.outputs
         self.steps = iteration.stream.steps if iteration.minibatches else 0
         target = problem.train.target

@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import streamkern as sk
+from streamkern.calibration.out_of_sample import equal_rows
 from streamkern.centers import CenterSet
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.fitting.calibrate import on_validation
@@ -122,12 +125,12 @@ def test_copies_of_few_rows_are_left_out_together():
     with ThreadsExecutor() as executor:
         found = []
         for copies in (w, np.ones(40, dtype=int)):
-            given = np.repeat(X, copies, axis=0), np.repeat(y, copies, axis=0), None if copies is w else w.astype(float)
-            problem = posed(executor, *given, kernel=sk.Gaussian(1.5), centers=CenterSet(X[:9].copy(), None))
+            rows = np.repeat(X, copies, axis=0), np.repeat(y, copies, axis=0), None if copies is w else w.astype(float)
+            problem = posed(executor, *rows, kernel=sk.Gaussian(1.5), centers=CenterSet(X[:9].copy(), None))
             out_of_sample = train(problem, sk.Direct(ridge=1e-2).setup(problem)).out_of_sample
-            rows = np.repeat(np.arange(40), copies)[out_of_sample.ids]
+            distinct = np.repeat(np.arange(40), copies)[out_of_sample.ids]
             outputs = np.full(40, np.nan)
-            outputs[rows] = out_of_sample.outputs[:, 0]
+            outputs[distinct] = out_of_sample.outputs[:, 0]
             found.append(outputs)
         np.testing.assert_allclose(*found, rtol=1e-9)
 
@@ -201,3 +204,42 @@ def test_a_group_too_large_for_the_closed_form_is_not_left_out(monkeypatch):
         problem = posed(executor, X, y, kernel=sk.Laplace(2.0), centers=np.arange(40), group=group)
         found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).out_of_sample
     assert sorted(found.ids) == list(range(100, 120))
+
+
+# ---------------------------------------------------------- groups of equal rows, by sums along a direction first
+
+
+def by_bytes(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    seen: dict[bytes, int] = {}
+    codes = np.array([seen.setdefault(row.tobytes(), len(seen)) for row in X], dtype=np.int64)
+    return codes, np.array([np.flatnonzero(codes == k)[0] for k in range(len(seen))], dtype=np.int64)
+
+
+@given(
+    st.integers(0, 40),
+    st.integers(0, 4),
+    st.integers(1, 5),
+    st.sampled_from(["float32", "float64"]),
+    st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_groups_are_those_of_the_bytes_numbered_by_their_first_rows(n: int, d: int, values: int, dtype: str, seed: int):
+    X = np.random.default_rng(seed).integers(0, values, (n, d)).astype(dtype)
+    codes, first = equal_rows(X)
+    expected, firsts = by_bytes(X)
+    np.testing.assert_array_equal(codes, expected)
+    np.testing.assert_array_equal(first, firsts)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [[0.0, 1.0], [-0.0, 1.0], [0.0, 1.0]],  # equal sums, other bytes
+        [[1e300, 1e-300], [1e300, 2e-300], [1e300, 1e-300]],  # a sum that rounds the difference away
+        [[np.nan, 1.0], [np.nan, 2.0], [np.nan, 1.0]],
+        [[np.inf, -np.inf], [np.inf, 3.0], [np.inf, 4.0]],
+    ],
+)
+def test_rows_whose_sums_are_equal_and_that_differ_are_told_apart(rows: list[list[float]]):
+    X = np.array(rows)
+    np.testing.assert_array_equal(equal_rows(X)[0], by_bytes(X)[0])
