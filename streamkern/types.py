@@ -40,7 +40,8 @@ class Parameters:
 
     def to_json(self) -> dict[str, Any]:
         """Name and parameters as JSON-serialisable data, for fingerprints, reports and saved models."""
-        return {"name": type(self).__name__, **asdict(self)}  # type: ignore[call-overload]
+        inside = {name: value.to_json() for name, value in vars(self).items() if isinstance(value, Parameters)}
+        return {"name": type(self).__name__, **asdict(self), **inside}  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True, slots=True)

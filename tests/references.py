@@ -38,18 +38,10 @@ _MAX_RANK = 1000  # the released EigenPro 2 and 3 look at no more eigenpairs tha
 
 
 def laplace(X: Array, Z: Array, bandwidth: float) -> Array:
-    """Laplace kernel ``exp(-||x - z|| / bandwidth)``.
+    """Laplace kernel ``exp(-||x - z|| / bandwidth)`` of rows (m, d) and centers (p, d) of one dtype: shape (m, p).
 
     float64 input goes through exact coordinate differences: slow, and the yardstick for tests. Any other dtype goes
     through one GEMM in that dtype: the baseline for timings. ``laplace(Z, Z, ...)`` of one array has a unit diagonal.
-
-    Args:
-        X: rows, shape (m, d).
-        Z: centers, shape (p, d), in the same dtype.
-        bandwidth: in the units of the features.
-
-    Returns:
-        Shape (m, p), in the dtype of ``X``.
     """
 
     def finish(D: Array) -> None:
@@ -101,18 +93,10 @@ def _radial(X: Array, Z: Array, finish: Callable[[Array], None]) -> Array:
 
 
 def nystrom_top_eigensystem(K_ss: Array, q: int) -> tuple[Array, Array, float]:
-    """Top-q eigensystem of a kernel matrix (the paper, Definition 1), in float64.
+    """Top-q eigensystem of a kernel matrix (s, s) (the paper, Definition 1), in float64; ValueError unless 0 <= q < s.
 
-    Args:
-        K_ss: kernel matrix of the subsample, shape (s, s).
-        q: number of leading eigenpairs, 0 <= q < s.
-
-    Returns:
-        ``(sigma, E, tail)``: the q largest eigenvalues in descending order, shape (q,); their eigenvectors as unit
-        columns, shape (s, q); and the next eigenvalue. None is divided by s.
-
-    Raises:
-        ValueError: unless 0 <= q < s.
+    Returns ``(sigma, E, tail)``: the q largest eigenvalues in descending order, shape (q,); their eigenvectors as unit
+    columns, shape (s, q); and the next eigenvalue. None is divided by s.
     """
     s = len(K_ss)
     if not 0 <= q < s:
@@ -127,19 +111,8 @@ def kernel_least_squares(K_nz: Array, K_zz: Array, y: Array, ridge: float) -> Ar
     """Minimiser of ``||K_nz a - y||^2 + ridge n a^T K_zz a``, in float64.
 
     With the Cholesky factor ``K_zz = L L^T`` and ``b = L^T a`` it is ordinary ridge regression on the features
-    ``K_nz L^-T``, solved by QR without squaring the condition number. ``ridge = 0`` is the paper's eq. 15.
-
-    Args:
-        K_nz: kernel between rows and centers, shape (n, p), n >= p unless ``ridge > 0``.
-        K_zz: kernel matrix of the centers, shape (p, p), positive definite.
-        y: targets, shape (n,) or (n, c).
-        ridge: per-row regularisation, >= 0.
-
-    Returns:
-        Weights, shape (p,) or (p, c).
-
-    Raises:
-        numpy.linalg.LinAlgError: ``K_zz`` is not positive definite in float64.
+    ``K_nz L^-T``, solved by QR without squaring the condition number. ``ridge = 0`` is the paper's eq. 15, and needs
+    n >= p. Targets are (n,) or (n, c), and weights (p,) or (p, c). LinAlgError if ``K_zz`` is not positive definite.
     """
     n, p = K_nz.shape
     y = np.asarray(y, dtype=np.float64)
@@ -166,24 +139,18 @@ def eigenpro2(
     seed: int = 0,
     on_epoch: EpochCallback | None = None,
 ) -> Array:
-    """EigenPro 2: solves ``K(X, X) a = y`` in batches (the paper, Algorithm 3).
+    """EigenPro 2: solves ``K(X, X) a = y`` in batches (the paper, Algorithm 3); returns weights, shape (n, c).
+
+    Arithmetic is in the dtype of the rows, the eigensystem in float64.
 
     Args:
-        kernel: ``kernel(A, B)`` of shape (len(A), len(B)).
-        X: rows, shape (n, d); arithmetic is in their dtype, the eigensystem in float64.
-        y: right-hand sides, shape (n, c).
         s: rows of the Nyström subsample, drawn from ``X``; at most n are taken.
         q: preconditioner level. None takes the released rule: as many eigenpairs as keep the critical batch within
             the subsample, at most 1,000.
-        epochs: passes over ``X``.
         batch: rows a step; None takes the critical batch.
         keep_kernel: hold ``K(X, X)`` in memory, n^2 entries, instead of computing its rows in every epoch.
-        seed: of the subsample and the order of the rows.
         on_epoch: called as ``on_epoch(epoch, a, seconds)`` after each pass: passes done, weights (not a copy), and
             seconds since the call began, set-up included and time spent in the callback not.
-
-    Returns:
-        Weights, shape (n, c).
     """
     clock = _Clock(on_epoch)
     solver = _EigenPro2(kernel, X, s, q, batch, keep_kernel, np.random.default_rng(seed))
@@ -224,26 +191,13 @@ def eigenpro3(
     Where p^2 numbers fit in memory ``keep_kernel=True`` is faster at the same result, and more epochs of projection
     are then nearly free: a benchmark against this function should say which of these settings it used.
 
-    Args:
-        kernel: ``kernel(A, B)`` of shape (len(A), len(B)).
-        X: rows, shape (n, d); arithmetic is in their dtype, eigensystems in float64.
-        y: targets, shape (n, c).
-        Z: centers, shape (p, d).
-        s: rows of the data preconditioner's Nyström subsample, drawn from ``X``; at most n are taken.
-        q: level of the data preconditioner.
-        epochs: passes over ``X``.
-        batch: rows a step; None takes the critical batch of the subsample.
+    Args that :func:`eigenpro2` has not, or that differ:
         projection_epochs: T, epochs of EigenPro 2 on ``K(Z, Z) theta = h`` in each step.
         projection_s: subsample of the projection's own preconditioner, drawn from ``Z``.
         projection_q: its level; None as in :func:`eigenpro2`.
         keep_kernel: hold ``K(Z, Z)``, p^2 entries. False is the paper's O(p) memory.
         X_s: rows of the data preconditioner, shape (s, d), in place of a random subsample of ``X``.
-        seed: of the subsamples and the order of the rows.
-        on_epoch: as in :func:`eigenpro2`.
         looks: times an epoch that ``on_epoch`` is called, evenly spread; the last at its end.
-
-    Returns:
-        Weights, shape (p, c).
     """
     clock = _Clock(on_epoch)
     rng = np.random.default_rng(seed)
@@ -279,9 +233,6 @@ def eigenpro3_exact(
     squares solution, ``K(Z, X) g = K(Z, X_s) Q_s K(X_s, X) g`` with ``g = K(X, Z) a - y``. It is the plain one
     (:func:`kernel_least_squares` with ``ridge = 0``) where the rows of ``X_s`` are centers: then the preconditioner
     maps the span of the centers to itself, so it commutes with the projection and drops out of the equation.
-
-    Returns:
-        Weights, shape (p, c).
     """
     clock = _Clock(on_epoch)
     factor = scipy.linalg.cho_factor(np.asarray(kernel(Z, Z), dtype=np.float64), lower=True, check_finite=False)

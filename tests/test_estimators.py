@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -240,47 +241,36 @@ def test_centers_beyond_the_rows_are_all_rows_with_a_warning() -> None:
         assert model.weights_sha256 == everything.weights_sha256
 
 
-@pytest.mark.parametrize(
-    ("y", "told"),
-    [
+BOTH = (sk.KernelClassifier, sk.KernelRegressor)
+
+
+def unusable_targets() -> Iterator[tuple[Any, str, str, tuple[Any, ...]]]:
+    """Targets of three rows, what is said of them, and where; and the estimators that say so."""
+    for y, told in (
         (["a", None, "b"], "None"),
         (np.array([1.0, None, 2.0], dtype=object), "None"),
         (pd.Series(["a", None, "b"], dtype="string"), "<NA>"),
         (pd.Series([1, None, 2], dtype="Int64"), "<NA>"),
         (pd.Series([pd.Timestamp(0), pd.NaT, pd.Timestamp(0)], dtype=object), "NaT"),
-    ],
-)
-def test_a_target_that_is_missing_is_told_by_its_row(y: Any, told: str) -> None:
+    ):
+        yield y, f"A target is missing: {told}", "y, row 1", BOTH
+    yield [1, "1", 2], "Targets are of two types: 1 and '1'", "y, rows 0 and 1", BOTH
+    mixed = np.array(["a", "b", True], dtype=object)
+    yield mixed, "Targets are of two types: 'a' and True", "y, rows 0 and 2", BOTH
+    for value, told in ((np.nan, "missing"), (-np.inf, "infinite")):
+        y = np.arange(6.0).reshape(3, 2)
+        y[1, 1] = value
+        for targets in (y, y[:, 1], pd.Series(y[:, 1]), pd.DataFrame(y).astype("float32")[1]):
+            yield targets, f"A target is {told}.", "y, row 1", (sk.KernelRegressor,)
+
+
+@pytest.mark.parametrize(("y", "told", "where", "kinds"), list(unusable_targets()))
+def test_targets_that_cannot_be_used_are_told_by_their_rows(y: Any, told: str, where: str, kinds: Any) -> None:
     table = pd.DataFrame({"town": list("xyz"), "a": [1, 2, 3]})
-    for kind, X in itertools.product((sk.KernelClassifier, sk.KernelRegressor), (np.eye(3), table)):
-        with pytest.raises(sk.DataError, match=f"A target is missing: {told}") as error:
+    for kind, X in itertools.product(kinds, (np.eye(3), table)):
+        with pytest.raises(sk.DataError, match=told) as error:
             kind().fit(X, y)
-        assert error.value.where == "y, row 1"
-
-
-@pytest.mark.parametrize(
-    ("y", "told", "where"),
-    [
-        ([1, "1", 2], "1 and '1'", "y, rows 0 and 1"),
-        (np.array(["a", "b", True], dtype=object), "'a' and True", "y, rows 0 and 2"),
-    ],
-)
-def test_targets_of_two_types_are_told_by_their_rows(y: Any, told: str, where: str) -> None:
-    for kind in (sk.KernelClassifier, sk.KernelRegressor):
-        with pytest.raises(sk.DataError, match=f"Targets are of two types: {told}") as error:
-            kind().fit(np.eye(3), y)
         assert error.value.where == where
-
-
-@pytest.mark.parametrize(("value", "told"), [(np.nan, "missing"), (-np.inf, "infinite")])
-def test_a_target_that_is_no_finite_number_is_told_by_its_row(value: float, told: str) -> None:
-    y = np.arange(6.0).reshape(3, 2)
-    y[1, 1] = value
-    for targets in (y, y[:, 1], pd.Series(y[:, 1]), pd.DataFrame(y).astype("float32")[1]):
-        for X in (np.eye(3), pd.DataFrame({"town": list("xyz")})):
-            with pytest.raises(sk.DataError, match=f"A target is {told}.") as error:
-                sk.KernelRegressor().fit(X, targets)
-            assert error.value.where == "y, row 1"
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import pytest
 import streamkern as sk
 from streamkern.data.targets import Classes, Continuous, Encoding
 from streamkern.execute import ThreadsExecutor
-from streamkern.storage.artifact import FORMAT, load_artifact, save_artifact
+from streamkern.storage.artifact import FORMAT, save_artifact
 from streamkern.types import Array
 
 D = 5
@@ -219,6 +219,8 @@ def test_predictions_do_not_depend_on_where_rows_lie_nor_on_threads(X: Array, tm
     with ThreadsExecutor(1) as one, ThreadsExecutor(3) as three:
         expected = model.decision_function(X, executor=one)
         assert np.array_equal(model.decision_function(X, executor=three), expected)
+    for threads in (1, 2, 3):
+        assert np.array_equal(model.decision_function(X, threads=threads), expected)
     labels = model.predict(X)
     for name, rows in (("small", 37), ("large", 5000)):
         sk.write_zarr(str(tmp_path / f"{name}.zarr"), X, labels, target="kind", chunk_rows=rows)
@@ -268,14 +270,3 @@ def test_no_rows_give_no_predictions() -> None:
         machine().score(np.empty((0, D)), np.empty(0))
     with pytest.raises(sk.DataError, match="no target"):
         machine().score(np.ones((3, D)))
-
-
-def test_arrays_come_back_as_they_were_stored(tmp_path: Path) -> None:
-    arrays = {"empty": np.empty((0, 3)), "scalar": np.array(2.5), "wide": np.arange(12, dtype=np.int8).reshape(3, 4)}
-    save_artifact(tmp_path / "thing", "Thing", arrays, {"nested": {"a": [1, None, "x"]}})
-    loaded, metadata = load_artifact(tmp_path / "thing", "Thing")
-    assert metadata == {"nested": {"a": [1, None, "x"]}}
-    for name, array in arrays.items():
-        assert loaded[name].dtype == array.dtype
-        assert loaded[name].shape == array.shape
-        assert np.array_equal(loaded[name], array)

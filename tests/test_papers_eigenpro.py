@@ -47,20 +47,8 @@ def test_eigenpro_needs_an_eighth_of_the_epochs(place: None, basis: str, penalty
 
 @pytest.mark.slow
 def test_the_table_is_printed(place: None, capsys: pytest.CaptureFixture[str]):
-    small = [
-        "--rows",
-        "300",
-        "--test-rows",
-        "200",
-        "--epochs",
-        "3",
-        "--sgd-epochs",
-        "4",
-        "--set",
-        "subsample=200",
-        "q=20",
-    ]
-    module("eigenpro").main([*small, "--ridges", "1e-5", "1e-4"])
+    small = "--rows 300 --test-rows 200 --epochs 3 --sgd-epochs 4 --set subsample=200 q=20 --ridges 1e-5 1e-4"
+    module("eigenpro").main(small.split())
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["lowest", "error", "ridge", "1e-05", "ridge", "0.0001"]
     assert [line[:10].strip() for line in lines[1:6]] == ["exact", "SGD, last", "SGD, avera", "EigenPro,", "EigenPro,"]
@@ -71,8 +59,8 @@ def test_the_table_is_printed(place: None, capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize("basis", ["kernel", "fourier"])
 def test_overhead_is_printed(place: None, basis: str, capsys: pytest.CaptureFixture[str]):
     """Times themselves are for a quiet machine: here, that both sides train and that neither is many times slower."""
-    small = ["--rows", "600", "--features", "300", "--subsample", "300", "--batch", "128", "--pairs", "2", "--q", "20"]
-    module("eigenpro_overhead").main(["--basis", basis, *small])
+    small = "--rows 600 --features 300 --subsample 300 --batch 128 --pairs 2 --q 20"
+    module("eigenpro_overhead").main(["--basis", basis, *small.split()])
     text = capsys.readouterr().out
     assert text.startswith(f"{basis}, k = 20: EigenPro takes ")
     assert 0.02 < float(text.split("takes ")[1].split()[0]) < 50

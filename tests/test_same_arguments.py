@@ -171,19 +171,13 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *WRONG.items(),
-        ("centers", X[:9]),
-        ("centers", [3]),
-        ("solver", sk.SGD),
-        ("solver", None),
-        ("seed", None),
-        ("seed", 1.5),
-        ("scaling", True),
-    ],
-)
+WRONG_TYPES = [
+    ("centers", X[:9]), ("centers", [3]), ("solver", sk.SGD), ("solver", None), ("seed", None), ("seed", 1.5),
+    ("scaling", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), [*WRONG.items(), *WRONG_TYPES])
 def test_an_argument_that_neither_takes_is_the_same_error(name: str, value: Any) -> None:
     data, given = sk.from_arrays(X, CLASSES), {name: value}
     said = []

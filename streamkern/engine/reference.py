@@ -377,7 +377,7 @@ class Engine:
         """Return α, the weights of the next gradient and the average after a step.
 
         ``state`` has the weights at which g, the projected gradient, was taken, α, and the average, float64, (p, c)
-        each. ``rate`` is η/m, ``gamma`` γ of ``Momentum``, ``second`` η₂/η, and ``share`` the weight of α in the
+        each. ``rate`` is η/m, ``gamma`` γ of the momentum, ``second`` η₂/η, and ``share`` the weight of α in the
         average.
         """
         ahead, before, mean = state

@@ -312,9 +312,6 @@ class Scaled(Kernel):
         K = self.kernel.diag(X)
         return np.asarray(K * K.dtype.type(self.scale))
 
-    def to_json(self) -> dict[str, Any]:
-        return {"name": "Scaled", "kernel": self.kernel.to_json(), "scale": self.scale}
-
     @property
     def needs_median(self) -> bool:
         return self.kernel.needs_median

@@ -160,9 +160,6 @@ class RandomFourier(_Random):
             omega *= np.sqrt(freedom / np.maximum(chi2, 1e-12))[:, None]
         return omega
 
-    def to_json(self) -> dict[str, Any]:
-        return {**super().to_json(), "kernel": self.kernel.to_json()}
-
 
 @dataclass(frozen=True)
 class ReLUFeatures(_Random):
@@ -207,9 +204,6 @@ class _AtCenters(FeatureMap):
 
     def width(self, d: int, p: int = 0) -> int:
         return p
-
-    def to_json(self) -> dict[str, Any]:
-        return {"name": type(self).__name__, "kernel": self.kernel.to_json()}
 
     def _centers(self, d: int, Z: Array | None, center: Array | float) -> Array:
         if Z is None or Z.ndim != 2 or Z.shape[1] != d or not len(Z):

@@ -132,9 +132,7 @@ class Laplace(_Normed):
         UsageError: the bandwidth is neither positive and finite nor ``"median"``, or the norm is neither 1 nor 2.
     """
 
-    @property
-    def kind(self) -> str:
-        return "laplace"
+    kind = "laplace"
 
 
 @dataclass(frozen=True)
@@ -145,9 +143,7 @@ class Gaussian(Radial):
         bandwidth: σ > 0, or ``"median"``: the median distance between training rows.
     """
 
-    @property
-    def kind(self) -> str:
-        return "gaussian"
+    kind = "gaussian"
 
 
 @dataclass(frozen=True)
@@ -158,9 +154,7 @@ class Cauchy(Radial):
         bandwidth: σ > 0, or ``"median"``: the median distance between training rows.
     """
 
-    @property
-    def kind(self) -> str:
-        return "cauchy"
+    kind = "cauchy"
 
 
 @dataclass(frozen=True)
@@ -211,6 +205,8 @@ class ExponentialPower(_Normed):
 
     exponent: float = 1.0
 
+    kind = "exponential_power"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         set_number(self, "exponent", positive=True)
@@ -220,10 +216,6 @@ class ExponentialPower(_Normed):
                 where="ExponentialPower(exponent=...)",
                 expected=f"at most {self.norm}, the norm",
             )
-
-    @property
-    def kind(self) -> str:
-        return "exponential_power"
 
 
 @dataclass(frozen=True)

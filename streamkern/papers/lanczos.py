@@ -70,10 +70,6 @@ def block_lanczos(
     the linear algebra of the Krylov space, which takes 2 M k numbers for each sweep, in float64. ``sweep`` sums a
     contribution over all rows.
     """
-    if k < 1:
-        raise UsageError(f"k is {k}.", where="block_lanczos(k=...)", expected="at least 1")
-    if not 0 < epsilon < 1:
-        raise UsageError(f"epsilon is {epsilon}.", where="block_lanczos(epsilon=...)", expected="above 0 and below 1")
     M = basis.width
     k = min(k, M)
     contribution = CovarianceProduct(basis)

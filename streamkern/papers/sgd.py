@@ -20,10 +20,9 @@ from streamkern.errors import UsageError, require_counts, require_ridge, require
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.nystrom import StepSize
-from streamkern.solvers.base import FullPassIteration, Iteration, Problem, Solver, Sweep
-from streamkern.solvers.batch_size import average, measure_basis
+from streamkern.solvers.base import FullPassIteration, Problem, Solver, Sweep
+from streamkern.solvers.batch_size import AveragedIteration, AveragedState, measure_basis
 from streamkern.solvers.contributions import Gradient
-from streamkern.storage.serialize import serializable
 from streamkern.types import Array
 
 SCHEDULES = ("constant", "power", "pegasos")
@@ -135,18 +134,8 @@ def default_features(n: int) -> int:
     return max(1, round(float(np.sqrt(n) * np.log(max(2, n)))))
 
 
-@serializable
-@dataclass(frozen=True, eq=False)
-class SGDState:
-    """w, its average, and the number of steps; arrays of shape (M, c)."""
-
-    w: Array
-    mean: Array
-    t: int
-
-
 @dataclass(eq=False)
-class SGDIteration(Iteration):
+class SGDIteration(AveragedIteration):
     """Steps of stochastic gradient descent."""
 
     solver: SGD
@@ -163,22 +152,11 @@ class SGDIteration(Iteration):
             "features": self.basis.width,
         }
 
-    def init(self) -> SGDState:
-        zero = self.basis.engine.zeros((self.basis.width, self.outputs), self.basis.dtype)
-        return SGDState(zero, zero.astype(np.float64), 0)
-
-    def broadcast(self, state: SGDState) -> Array:
-        return state.w
-
-    def update(self, state: SGDState, parts: Parts, position: Position) -> SGDState:
+    def update(self, state: AveragedState, parts: Parts, position: Position) -> AveragedState:
         g, _, rows = parts
         rate = np.asarray(self.solver.rate(self.prepared, rows, state.t + 1, position[0]), dtype=g.dtype)
-        w = state.w - rate * (g / np.asarray(rows, dtype=g.dtype) + np.asarray(self.solver.ridge, g.dtype) * state.w)
-        mean = average(state.mean, w, state.t + 1) if self.solver.average else state.mean
-        return SGDState(w, mean, state.t + 1)
-
-    def weights(self, state: SGDState) -> Array:
-        return state.mean.astype(state.w.dtype) if self.solver.average else state.w
+        g = g / np.asarray(rows, dtype=g.dtype) + np.asarray(self.solver.ridge, dtype=g.dtype) * state.w
+        return self.moved(state, state.w - rate * g)
 
 
 @dataclass(frozen=True)

@@ -216,14 +216,11 @@ def _measure(problem: Problem, basis: Basis, P: LowRank, ridge: float, sampling:
 @serializable
 @dataclass(frozen=True, eq=False)
 class SVRGState:
-    """A running pass; arrays of shape (M, c), float64.
+    """A running pass from w̃, the ``snapshot``, which is exact in the arithmetic's dtype; arrays (M, c), float64.
 
-    Attributes:
-        snapshot: w̃, exact in the arithmetic's dtype.
-        gradient: ∇L(w̃); ``first`` is P^{−1/2} ∇L(0).
-        residual: largest norm of a column of P^{−1/2} ∇L(w̃), relative to that of ``first``.
-        mean: average of the iterates of the last half of the pass, ``averaged`` in number.
-        slope: average of the gradients at these iterates: ∇L is linear, so this is ∇L(mean) without another sweep.
+    ``gradient`` is ∇L(w̃), ``first`` P^{−1/2} ∇L(0), and ``residual`` the largest norm of a column of P^{−1/2} ∇L(w̃),
+    relative to that of ``first``. ``mean`` and ``slope`` average the last half of the pass, ``averaged`` iterates and
+    their gradients: ∇L is linear, so this is ∇L(mean) without another sweep.
     """
 
     snapshot: Array

@@ -6,10 +6,11 @@ O(p q) memory, and approximates the rest: their Algorithm 2 runs EigenPro 2 on K
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -40,8 +41,29 @@ def eigen_floor(dtype: np.dtype[Any]) -> float:
     return 10.0 * JITTER[dtype.name]
 
 
+class Projection(ABC):
+    """M of an iteration α ← α − η/m M K(Z, X_m) r, with a preconditioner or without."""
+
+    engine: Engine
+
+    @abstractmethod
+    def apply(self, g: Array) -> Array:
+        """Return M g, shape (p, c)."""
+
+    def diagonal(self, K: Array) -> Array:
+        """Return the diagonal of K M Kᵀ, shape (n,), for K = k(x, Z), shape (n, p)."""
+        out = self.engine.empty((len(K),))
+        for rows in cuts(len(K), MEASURED_COLUMNS):
+            out[rows] = np.einsum("ij,ji->i", K[rows], self.apply(K[rows].T), dtype=np.float64)
+        return out
+
+    def center_diagonal(self, K: Array, own: Array) -> Array:
+        """Return ``diagonal`` of n centers, for K = k(z, Z), shape (n, p), and their k(z, z), shape (n,)."""
+        return self.diagonal(K)
+
+
 @dataclass(frozen=True, eq=False)
-class ExactProjection:
+class ExactProjection(Projection):
     """M = Wᵀ W − I_s Q_s I_sᵀ with Wᵀ W = (K(Z, Z) + ε I)⁻¹ and W (p, p) lower triangular, in the centers' dtype.
 
     With X_s the first s centers, one step of EigenPro 3 with exact projection is α ← α − η/m M K(Z, X_m) r, because
@@ -144,7 +166,7 @@ def jitter_report(jitter: float, dtype: np.dtype[Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class InexactProjection:
+class InexactProjection(Projection):
     """P = U (σ_{q+1} Σ⁻²) Uᵀ + V c(V K V) V with K = K(Z, Z), its top eigenpairs Σ, U, and V = I − U Uᵀ.
 
     P stands for K⁻¹ − U (I − σ_{q+1} Σ⁻¹) Σ⁻¹ Uᵀ and is the same on the span of U. On the rest K⁻¹ is replaced by the
@@ -183,9 +205,6 @@ class InexactProjection:
         """Return v less its part in the span of U."""
         U = self.nystrom.eigensystem.vectors
         return v - self.engine.product(U, self.engine.product_t(U, v))
-
-    def center_diagonal(self, K: Array, own: Array) -> Array:
-        return diagonal(self, K)
 
 
 def project_inexactly(
@@ -260,37 +279,12 @@ def measure_unprojected(expansion: Expansion, nystrom: NystromPreconditioner, X:
     return measure(diagonal, lambda v: K @ v - damped @ (phi.T @ v), engine)
 
 
-class Projection(Protocol):
-    """M of an iteration α ← α − η/m M K(Z, X_m) r, with a preconditioner or without."""
-
-    @property
-    def engine(self) -> Engine:
-        """The engine that applies it."""
-
-    def apply(self, g: Array) -> Array:
-        """Return M g, shape (p, c)."""
-
-    def center_diagonal(self, K: Array, own: Array) -> Array:
-        """Return the diagonal of K M Kᵀ, shape (n,), given K = k(z, Z), shape (n, p), and k(z, z) of n centers."""
-
-
-def diagonal(projection: Projection, K: Array) -> Array:
-    """Return the diagonal of K M Kᵀ, shape (n,), for K = k(x, Z), shape (n, p)."""
-    out = projection.engine.empty((len(K),))
-    for rows in cuts(len(K), MEASURED_COLUMNS):
-        out[rows] = np.einsum("ij,ji->i", K[rows], projection.apply(K[rows].T), dtype=np.float64)
-    return out
-
-
 @dataclass(frozen=True, eq=False)
 class MeasuredRows:
-    """Values of the kernel that the spectrum of an iteration is measured on.
+    """Values of the kernel that the spectrum of an iteration is measured on: k(x, Z) of held-out rows, shape (n, p).
 
-    Attributes:
-        held: k(x, Z) of held-out rows, shape (n, p).
-        centers: k(z, Z) of some centers: training rows that are centers have the largest diagonal values, and held-out
-            rows are never centers.
-        own: k(z, z) of the same centers.
+    Training rows that are centers have the largest diagonal values, and no held-out row is one: so there are k(z, Z) of
+    some centers too, and k(z, z), ``own``.
     """
 
     held: Array
@@ -312,5 +306,5 @@ class MeasuredRows:
             g = engine.product_t(K, v[:, None].astype(K.dtype))
             return engine.product(K, projection.apply(g))[:, 0].astype(np.float64)
 
-        size = measure(diagonal(projection, K[:MEASURED_ROWS]), matvec, engine, len(K))
+        size = measure(projection.diagonal(K[:MEASURED_ROWS]), matvec, engine, len(K))
         return replace(size, peak=max(size.peak, float(np.max(projection.center_diagonal(self.centers, self.own)))))

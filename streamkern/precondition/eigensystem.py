@@ -45,9 +45,8 @@ def randomized_eigensystem(
     approximate inverse V (Vᵀ H V)⁻¹ Vᵀ is at most H⁻¹, so a preconditioned kernel stays positive. Takes 3 arrays of
     (size, q + 21) float64.
 
-    ``product`` maps V to H V, (size, k), float64, for H symmetric positive semi-definite, which errors call ``name``.
-    ``floor`` is the share of σ_1 below which eigenvalues are rounding errors in the arithmetic that uses them.
-    ``NumericalError`` if no eigenvalue is positive.
+    H, which errors call ``name``, is symmetric positive semi-definite, and ``product`` maps V to H V in float64. Below
+    ``floor``, a share of σ_1, eigenvalues are rounding errors. ``NumericalError`` if no eigenvalue is positive.
     """
     if not 1 <= q < size:
         raise UsageError(

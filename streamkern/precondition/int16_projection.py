@@ -24,16 +24,13 @@ from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.quantised_factor import PANEL, PackedFactor, fitting_lead
 from streamkern.execute.base import Tree
 from streamkern.kernels import Expansion
-from streamkern.precondition.center_projection import diagonal, jittered_factor
+from streamkern.precondition.center_projection import Projection, jittered_factor
 from streamkern.precondition.nystrom import NystromPreconditioner
 from streamkern.types import Array
 
 
 class PackedTile(NamedTuple):
-    """What belongs to a tile of centers: its rows of U (t, q), and panels of W as ``Engine.place`` returned them.
-
-    ``place`` has the rows of the lead that are centers of this tile: its first ones; empty beyond the lead.
-    """
+    """A tile of centers: its rows of the lead, which are its first, of U (t, q), and W as ``Engine.place`` gives it."""
 
     place: slice
     U: Array
@@ -41,7 +38,7 @@ class PackedTile(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class PackedProjection:
+class PackedProjection(Projection):
     """M = Π WᵀW Π + U σ_{q+1} Σ⁻² Uᵀ; ``jitter`` is ε as a share of the largest eigenvalue of K(Z, Z)."""
 
     W: PackedFactor
@@ -72,9 +69,6 @@ class PackedProjection:
         change = (system.tail / np.square(system.values))[:, None] * inside - outside
         found = [(v + engine.product(tile.U, change)).astype(g.dtype) for tile, v in zip(tiles, x, strict=True)]
         return np.concatenate(found)
-
-    def center_diagonal(self, K: Array, own: Array) -> Array:
-        return diagonal(self, K)
 
     @cached_property
     def rows(self) -> list[slice]:

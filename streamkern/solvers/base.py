@@ -44,12 +44,9 @@ def row_bytes(d: int, itemsize: int, values: int = 1) -> int:
 
 
 def steps_ahead(batch: int, width: int) -> int:
-    """Return the number of steps whose blocks are read ahead.
+    """Return the number of steps whose blocks are read ahead, for rows of ``row_bytes`` ``width``.
 
-    Where rows are narrow, a step takes less time than decoding the chunks that the next step begins, so more steps are
-    read ahead.
-
-    ``width`` is bytes of a row, see ``row_bytes``.
+    It is larger for narrow rows, of which a step takes less time than decoding the chunks that the next step begins.
     """
     return max(STEPS_AHEAD, min(MAX_STEPS_AHEAD, BYTES_AHEAD // max(1, batch * width)))
 
@@ -65,7 +62,6 @@ class Problem:
 
     Attributes:
         dtype: dtype of the streaming arithmetic.
-        seed: seed of the order of rows.
         lanes: blocks of a step.
         memory: bytes the solver may use for its own matrices; None for no bound.
         better_budget: budget in bytes from which a better solve is tried if rounding spoils the first, such as Direct's
@@ -73,8 +69,7 @@ class Problem:
         cache_bytes: bytes of stored chunks that stay in memory.
         validation: rows that choose the best pass, and stop training early; or None.
         features: the feature map; None for kernel values at centers.
-        mean_weight: mean of the training rows' sample weights; solvers see weights divided by it.
-        largest_weight: the largest sample weight, divided by ``mean_weight``.
+        mean_weight: mean of the training rows' sample weights, which ``largest_weight`` and all others are divided by.
         engine: where heavy arithmetic runs, bound to the executor; by default the engine of the CPU.
         held_out_rows: largest number of training rows whose leave-one-out outputs are requested from solvers that have
             a closed form; 0 for none.
@@ -204,10 +199,8 @@ class Problem:
         """Draw about ``count`` stored rows, each with a chance in proportion to its sample weight, and all centers.
 
         A row of weight w of mean 1 is drawn with the chance π = min(1, w count/n), by a hash of its id, and stands for
-        w/π: sums over the drawn rows are unbiased, and no row of large weight is missed. Centers have π = 1. One sweep.
-
-        Returns:
-            Ids in stored order, and w/π, each of shape (k,).
+        w/π: sums over the drawn rows are unbiased, and no row of large weight is missed. Centers have π = 1. Return ids
+        in stored order, and w/π, each of shape (k,), after one sweep.
         """
         data = self.train.plain()
         (pieces,) = self.sweep(_ByWeight(count / data.base_rows, self.centers.ids), None, data)
@@ -215,10 +208,9 @@ class Problem:
         return ids, w
 
     def by_features(self, X: Array, values: Array, w: Array | None) -> tuple[Array, Array, IntArray]:
-        """Average values over rows of equal features.
+        """Return each row's mean of ``values`` (n, c) over rows of equal features, their weight (n,), and their number.
 
-        X is (n, d), ``values`` (n, c), and w (n,) or None. Return for each row the mean of its group's values, shape
-        (n, c), the group's weight, shape (n,), and its number.
+        X is (n, d), and w (n,) or None.
         """
         codes, first = equal_rows(X)
         weight = np.ones(len(X)) if w is None else np.asarray(w, dtype=np.float64)
@@ -270,9 +262,7 @@ class Problem:
 class _ByWeight:
     """Contributes the ids of the rows of a block that are drawn by weight, and the weights that they stand for.
 
-    Args:
-        share: part of the rows that is drawn if all weights are 1.
-        centers: ids of the rows that are centers, or None.
+    ``share`` is the part of the rows that is drawn if all weights are 1; ``centers`` are always drawn.
     """
 
     share: float
@@ -289,11 +279,7 @@ class _ByWeight:
 
 @dataclass(frozen=True)
 class Failure:
-    """The reason why an iteration ended without a solution, and the remedy.
-
-    Attributes:
-        kind: ``diverged`` or ``non-finite``.
-    """
+    """Why an iteration ended without a solution, of a ``kind`` "diverged" or "non-finite", and the remedy."""
 
     kind: str
     message: str

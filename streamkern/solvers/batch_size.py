@@ -8,6 +8,9 @@ mean diagonal β stands its mean over rows drawn by weight.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
 from streamkern.defaults import (
@@ -20,8 +23,10 @@ from streamkern.defaults import (
     MIN_STEPS_PER_PASS,
     PASSED_ROWS,
 )
+from streamkern.kernels import Basis
 from streamkern.precondition.nystrom import StepSize, step_of_features
-from streamkern.solvers.base import Problem
+from streamkern.solvers.base import Iteration, Problem
+from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 
 
@@ -31,14 +36,10 @@ def passes_of(rows: int, given: int | None = None) -> int:
 
 
 def default_batch(critical: float, rows: int, lanes: int, block: int = MAX_BLOCK_ROWS) -> int:
-    """Return the rows of a step: the critical batch, but enough to keep lanes busy, at most ``largest_batch``."""
+    """Return the rows of a step: the critical batch, but enough to keep lanes busy, and at most a share of a pass."""
     enough = max(critical, lanes * MIN_BLOCK_ROWS, MIN_STEP_ROWS)
-    return lanes * max(1, round(min(enough, largest_batch(rows, lanes, block)) / lanes))
-
-
-def largest_batch(rows: int, lanes: int, block: int = MAX_BLOCK_ROWS) -> int:
-    """Return the most rows of a step that is not set by hand: a share of a pass, and few enough for small blocks."""
-    return min(lanes * block, max(lanes, -(-rows // MIN_STEPS_PER_PASS)))
+    most = min(lanes * block, max(lanes, -(-rows // MIN_STEPS_PER_PASS)))
+    return lanes * max(1, round(min(enough, most) / lanes))
 
 
 def measured_rows(problem: Problem, ids: IntArray) -> tuple[Array, Array | None]:
@@ -86,3 +87,41 @@ def average(mean: Array, iterate: Array, t: int) -> Array:
 def share_of(t: int) -> float:
     """Return the weight of the t-th iterate in the average after it."""
     return (1 + AVERAGING) / (t + AVERAGING)
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class AveragedState:
+    """Weights, the average of the iterates, and the number of steps; arrays of shape (M, c)."""
+
+    w: Array
+    mean: Array
+    t: int
+
+
+class AveragedIteration(Iteration):
+    """Steps of the weights of all functions; the average of the iterates is the result if the solver says so."""
+
+    solver: Any
+    basis: Basis
+    outputs: int
+
+    @property
+    def size_of_state(self) -> int:
+        """Number M of weights of an output."""
+        return self.basis.width
+
+    def init(self) -> AveragedState:
+        zero = self.basis.engine.zeros((self.size_of_state, self.outputs), self.basis.dtype)
+        return AveragedState(zero, zero.astype(np.float64), 0)
+
+    def broadcast(self, state: AveragedState) -> Array:
+        return state.w
+
+    def moved(self, state: AveragedState, w: Array) -> AveragedState:
+        """Return the state after a step to the weights w."""
+        mean = average(state.mean, w, state.t + 1) if self.solver.average else state.mean
+        return AveragedState(w, mean, state.t + 1)
+
+    def weights(self, state: AveragedState) -> Array:
+        return state.mean.astype(state.w.dtype) if self.solver.average else state.w

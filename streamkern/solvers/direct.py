@@ -512,15 +512,11 @@ def normal_equations(basis: Basis, problem: Problem, change: Change | None, tota
 
 def kept_of(sums: Sums | None, train: Dataset) -> Sums | None:
     """Return the sums of a fit on these rows, with the facts about the rows that an update needs."""
-    return None if sums is None else replace(sums, bound=bound_rows(train), factors=class_factors(train))
-
-
-def bound_rows(train: Dataset) -> str:
-    """Return why rows of a fit cannot be subtracted, if features depended on more than the row; or empty text."""
+    if sums is None:
+        return None
+    later, bound = transforms_for_prediction(train.transforms), ""
     if train.augmentations or len(train) != train.base_rows:
-        return "the rows were augmented, or repeated"
-    if any(
-        then is not now for then, now in zip(train.transforms, transforms_for_prediction(train.transforms), strict=True)
-    ):
-        return "categories were encoded by the targets of other rows"
-    return ""
+        bound = "the rows were augmented, or repeated"
+    elif any(then is not now for then, now in zip(train.transforms, later, strict=True)):
+        bound = "categories were encoded by the targets of other rows"
+    return replace(sums, bound=bound, factors=class_factors(train))

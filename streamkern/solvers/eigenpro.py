@@ -15,11 +15,10 @@ number about p.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -46,6 +45,7 @@ from streamkern.precondition.center_projection import (
     ExactProjection,
     InexactProjection,
     MeasuredRows,
+    Projection,
     center_eigensystem,
     jitter_report,
     largest_eigenvalue,
@@ -286,43 +286,27 @@ class EigenPro(Solver):
         }
         if prepared.W is not None:
             report |= jitter_report(prepared.jitter, expansion.dtype if kind == "exact" else np.dtype(np.float32))
-        outputs = problem.encoding.outputs
-        if isinstance(prepared.W, PackedFactor):
-            assert nystrom is not None
-            report["lead"] = prepared.W.lead
-            packed = PackedProjection(prepared.W, nystrom, engine)
-            return ProjectedIteration(self, stream, expansion, outputs, prepared, packed, report)
-        if prepared.W is not None:
-            exact = ExactProjection(prepared.W, nystrom, engine)
-            return ProjectedIteration(self, stream, expansion, outputs, prepared, exact, report)
+        given = self, stream, expansion, problem.encoding.outputs, prepared
+        if prepared.W is not None and not isinstance(prepared.W, PackedFactor):
+            return ProjectedIteration(*given, ExactProjection(prepared.W, nystrom, engine), report)
         assert nystrom is not None
+        if prepared.W is not None:
+            report["lead"] = prepared.W.lead
+            return ProjectedIteration(*given, PackedProjection(prepared.W, nystrom, engine), report)
         projection = InexactProjection(expansion, nystrom, prepared.bound, self.products(kind), engine.here())
         if kind == "inexact":
-            return ProjectedIteration(self, stream, expansion, outputs, prepared, projection, report)
+            return ProjectedIteration(*given, projection, report)
         report["project_every"] = every = max(1, round(expansion.p / stream.batch_rows))
-        recent = problem.recent_blocks(stream, temporary_keys)
-        return DelayedIteration(
-            self, stream, expansion, outputs, prepared, recent, projection, every, report
-        )  # fmt: skip
-
-    def rate(self, size: StepSize) -> Callable[[int], float]:
-        """Return a picklable function that maps the number of rows of a batch to the step size η."""
-        return size.step if self.step is None else partial(_given_step, self.step)
+        return DelayedIteration(*given, problem.recent_blocks(stream, temporary_keys), projection, every, report)
 
 
 @serializable
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """The values that the first step needs.
+    """The values that the first step needs; ``s`` is the number of centers whose kernel matrix was decomposed.
 
-    Attributes:
-        projection: ``exact``, ``packed``, ``inexact`` or ``delayed``.
-        s: number of centers whose kernel matrix was decomposed.
-        nystrom: the preconditioner, or None.
-        size: measured β, λ and the largest diagonal value.
-        W: the inverse factor of the exact projection, shape (p, p), or packed; None for other projections.
-        bound: see ``InexactProjection``; 0 for other projections.
-        jitter: jitter of the factor of K(Z, Z), as a share of its largest eigenvalue; 0 without a factor.
+    ``W`` is the inverse factor of the exact projection, shape (p, p), or packed, and ``jitter`` that of K(Z, Z), as a
+    share of its largest eigenvalue. ``bound`` is that of ``InexactProjection``.
     """
 
     projection: str
@@ -333,10 +317,6 @@ class Prepared:
     W: Array | PackedFactor | None
     bound: float
     jitter: float
-
-
-def _given_step(step: float, rows: int) -> float:
-    return float(step)
 
 
 def _room_for_two(p: int, memory: int | None) -> bool:
@@ -352,13 +332,9 @@ def exact_bytes(p: int) -> int:
 @serializable
 @dataclass(frozen=True, eq=False)
 class ProjectedState:
-    """The state of ``ProjectedIteration``.
+    """α, the average of the iterates in float64, the number of steps, and u, where the next gradient is evaluated.
 
-    Attributes:
-        alpha: α, shape (p, c).
-        mean: the average of the iterates, shape (p, c), float64.
-        t: number of steps.
-        ahead: weights at which the next gradient is evaluated, shape (p, c): with momentum, beyond α.
+    Arrays have shape (p, c). With momentum u is beyond α.
     """
 
     alpha: Array
@@ -367,41 +343,46 @@ class ProjectedState:
     ahead: Array
 
 
-class Momentum(NamedTuple):
-    """γ and η₂/η of MaSS (Liu & Belkin 2018, eq. 6 and 8): see ``ProjectedIteration``."""
-
-    gamma: float
-    second: float
-
-
 @dataclass(eq=False)
-class ProjectedIteration(Iteration):
-    """EigenPro 3 that projects every step: α ← α − η/m M K(Z, X_m) r, where M is preconditioner and projection.
-
-    With momentum γ the gradient g is that at u, and u ← (1 + γ) α − γ α₋ + η₂ g, where α₋ is the α before and
-    η₂ = η (1 + γ)/2 (1 − 1/κ̃), κ̃ = 1 + m*/m (Liu & Belkin 2018, MaSS, eq. 6 and 8).
-    """
+class EigenProIteration(Iteration):
+    """What both kinds of steps share."""
 
     solver: EigenPro
     stream: Stream
     expansion: Expansion
     outputs: int
     prepared: Prepared
-    projection: ExactProjection | PackedProjection | InexactProjection
-    report: dict[str, Any]
 
     def __post_init__(self) -> None:
-        self.contribution = Gradient(self.expansion)
-        if isinstance(self.projection, PackedProjection) and self.projection.engine.device is None:
-            self.contribution = TiledGradient(self.expansion, self.projection.rows)
         self.epochs = passes_of(self.stream.rows, self.solver.epochs)
-        self.rate = self.solver.rate(self.prepared.size)
-        ratio = self.prepared.size.critical_batch / self.stream.batch_rows
-        gamma = self.solver.chosen_momentum(self.prepared.size, self.stream.batch_rows, self.expansion.p)
-        self.momentum = Momentum(gamma, (1.0 + gamma) / 2.0 * (ratio / (1.0 + ratio)))
+
+    def rate(self, rows: int) -> float:
+        """Step size η for a batch of ``rows``."""
+        return self.solver.step or self.prepared.size.step(rows)
 
     def with_halved_step(self) -> Prepared | None:
         return with_halved_step(self.prepared, self.solver.step)
+
+
+@dataclass(eq=False)
+class ProjectedIteration(EigenProIteration):
+    """EigenPro 3 that projects every step: α ← α − η/m M K(Z, X_m) r, where M is preconditioner and projection.
+
+    With momentum γ the gradient g is that at u, and u ← (1 + γ) α − γ α₋ + η₂ g, where α₋ is the α before and
+    η₂ = η (1 + γ)/2 (1 − 1/κ̃), κ̃ = 1 + m*/m (Liu & Belkin 2018, MaSS, eq. 6 and 8).
+    """
+
+    projection: Projection
+    report: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.contribution = Gradient(self.expansion)
+        if isinstance(self.projection, PackedProjection) and self.projection.engine.device is None:
+            self.contribution = TiledGradient(self.expansion, self.projection.rows)
+        ratio = self.prepared.size.critical_batch / self.stream.batch_rows
+        gamma = self.solver.chosen_momentum(self.prepared.size, self.stream.batch_rows, self.expansion.p)
+        self.momentum = gamma, (1.0 + gamma) / 2.0 * (ratio / (1.0 + ratio))  # γ and η₂/η
 
     def init(self) -> ProjectedState:
         engine = self.expansion.engine
@@ -477,16 +458,11 @@ class DelayedGradient(Contribution):
 @serializable
 @dataclass(frozen=True, eq=False)
 class DelayedState:
-    """α over the centers, and the sums that wait for the next projection.
+    """α over the centers, and the sums that wait for the next projection; arrays have shape (p, c).
 
-    Attributes:
-        alpha: shape (p, c), with the corrections of the preconditioner since the last projection.
-        base: α as the last projection left it, shape (p, c).
-        mean: average of the projected iterates, shape (p, c).
-        t: number of projections so far.
-        temporary: (key, coefficients (b, c)) of the blocks since the last projection.
-        pending: K(Z, temporary) times their coefficients, shape (p, c).
-        steps: number of steps since the last projection.
+    ``alpha`` has the corrections of the preconditioner since the last projection, and ``base`` is α as that left it.
+    ``mean`` averages the ``t`` projected iterates. ``pending`` is K(Z, temporary) times the coefficients of the
+    ``steps`` since.
     """
 
     alpha: Array
@@ -499,27 +475,18 @@ class DelayedState:
 
 
 @dataclass(eq=False)
-class DelayedIteration(Iteration):
+class DelayedIteration(EigenProIteration):
     """Steps of EigenPro 4: batches are temporary centers until they number about p, then are projected."""
 
-    solver: Any
-    stream: Stream
-    expansion: Expansion
-    outputs: int
-    prepared: Any
     extra_blocks: ExtraBlocks | None = field()  # a field without a default, where the base has one
     projection: InexactProjection
     cycle: int = field()
     report: dict[str, Any]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.contribution = DelayedGradient(self.expansion)
         self.nystrom = self.projection.nystrom
-        self.epochs = passes_of(self.stream.rows, self.solver.epochs)
-        self.rate = self.solver.rate(self.prepared.size)
-
-    def with_halved_step(self) -> Any:
-        return with_halved_step(self.prepared, self.solver.step)
 
     def init(self) -> DelayedState:
         zero = self.expansion.engine.zeros((self.expansion.p, self.outputs), self.expansion.dtype)

@@ -24,10 +24,16 @@ from streamkern.errors import UsageError, require_counts, require_ridge, require
 from streamkern.execute.base import Parts, Position
 from streamkern.kernels import Basis
 from streamkern.precondition.eigensystem import Eigensystem, randomized_eigensystem
-from streamkern.precondition.nystrom import StepSize, measure, with_halved_step
-from streamkern.precondition.randomized_svd import RandomizedSVD, theorem_1
-from streamkern.solvers.base import Iteration, Problem, Solver
-from streamkern.solvers.batch_size import average, default_batch, measured_rows, passes_of, weighted_size
+from streamkern.precondition.nystrom import RandomizedSVD, StepSize, measure, theorem_1, with_halved_step
+from streamkern.solvers.base import Problem, Solver
+from streamkern.solvers.batch_size import (
+    AveragedIteration,
+    AveragedState,
+    default_batch,
+    measured_rows,
+    passes_of,
+    weighted_size,
+)
 from streamkern.solvers.contributions import Gradient
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
@@ -138,18 +144,8 @@ def measure_features(basis: Basis, preconditioner: RandomizedSVD, X: Array, engi
     return measure(diagonal, matvec, engine)
 
 
-@serializable
-@dataclass(frozen=True, eq=False)
-class EigenPro1State:
-    """w, its average, and the number of steps; arrays of shape (M, c)."""
-
-    w: Array
-    mean: Array
-    t: int
-
-
 @dataclass(eq=False)
-class EigenPro1Iteration(Iteration):
+class EigenPro1Iteration(AveragedIteration):
     """Steps of preconditioned stochastic gradient descent."""
 
     solver: EigenPro1
@@ -178,19 +174,7 @@ class EigenPro1Iteration(Iteration):
     def with_halved_step(self) -> PreparedFeatures | None:
         return with_halved_step(self.prepared, self.solver.step)
 
-    def init(self) -> EigenPro1State:
-        zero = self.basis.engine.zeros((self.basis.width, self.outputs), self.basis.dtype)
-        return EigenPro1State(zero, zero.astype(np.float64), 0)
-
-    def broadcast(self, state: EigenPro1State) -> Array:
-        return state.w
-
-    def update(self, state: EigenPro1State, parts: Parts, position: Position) -> EigenPro1State:
+    def update(self, state: AveragedState, parts: Parts, position: Position) -> AveragedState:
         g, _, rows = parts
         g = g / np.asarray(rows, dtype=g.dtype) + np.asarray(self.solver.ridge, dtype=g.dtype) * state.w
-        w = state.w - np.asarray(self.rate(rows), dtype=g.dtype) * self.preconditioner.apply(g)
-        mean = average(state.mean, w, state.t + 1) if self.solver.average else state.mean
-        return EigenPro1State(w, mean, state.t + 1)
-
-    def weights(self, state: EigenPro1State) -> Array:
-        return state.mean.astype(state.w.dtype) if self.solver.average else state.w
+        return self.moved(state, state.w - np.asarray(self.rate(rows), dtype=g.dtype) * self.preconditioner.apply(g))

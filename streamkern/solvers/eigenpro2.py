@@ -33,8 +33,14 @@ from streamkern.kernels import Expansion
 from streamkern.precondition.center_projection import eigen_floor, measure_unprojected
 from streamkern.precondition.eigensystem import Eigensystem, top_eigensystem
 from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, with_halved_step
-from streamkern.solvers.base import Iteration, Problem, Solver, Traits
-from streamkern.solvers.batch_size import average, default_batch, measured_rows, weighted_size
+from streamkern.solvers.base import Problem, Solver, Traits
+from streamkern.solvers.batch_size import (
+    AveragedIteration,
+    AveragedState,
+    default_batch,
+    measured_rows,
+    weighted_size,
+)
 from streamkern.storage.serialize import serializable
 from streamkern.sweep import Contribution
 from streamkern.types import Array, IntArray
@@ -119,14 +125,7 @@ class EigenPro2(Solver):
 @serializable
 @dataclass(frozen=True, eq=False)
 class PreparedRows:
-    """The values that the first step needs.
-
-    Attributes:
-        X: rows of the subsample X_s, centred, shape (s, d).
-        ids: ids of these rows.
-        nystrom: the preconditioner on them.
-        size: measured β, λ and the largest diagonal value.
-    """
+    """The values that the first step needs: rows of the subsample, centred, shape (s, d), and what is made of them."""
 
     X: Array
     ids: IntArray
@@ -140,13 +139,8 @@ class Residual(Contribution):
     """Contributes (ids, W r), Eᵀ K(X_s, X_m) W r, Σ w‖r‖² and the rows, r = K(X_m, X) α − y.
 
     The state is α, shape (n, c), in ascending order of row ids; the extra blocks are tiles of X. Both sums over X add
-    tiles in the order of a tree.
-
-    Args:
-        subsample: kernel and X_s.
-        ids: row ids of X_s, ascending.
-        vectors: E, the eigenvectors, with rows in the order of the ids.
-        cuts: slices of the ids that are in each tile of X.
+    tiles in the order of a tree. ``ids`` are those of X_s, ascending, as the rows of E, ``vectors``; ``cuts`` are their
+    slices in each tile of X.
     """
 
     subsample: Expansion
@@ -199,24 +193,14 @@ class Residual(Contribution):
         return (vectors.T @ g,)
 
 
-@serializable
-@dataclass(frozen=True, eq=False)
-class EigenPro2State:
-    """α, its average, and the number of steps; arrays of shape (n, c)."""
-
-    alpha: Array
-    mean: Array
-    t: int
-
-
 @dataclass(eq=False)
-class EigenPro2Iteration(Iteration):
-    """Steps of EigenPro 2; weights of a state are in ascending order of row ids."""
+class EigenPro2Iteration(AveragedIteration):
+    """Steps of EigenPro 2, whose basis is that of the subsample; a state is α in ascending order of row ids."""
 
     solver: EigenPro2
     stream: Stream
     extra_blocks: AllTiles = field()  # a field without a default, where the base has one
-    subsample: Expansion
+    basis: Expansion
     prepared: PreparedRows
     outputs: int
     rows: IntArray
@@ -227,11 +211,11 @@ class EigenPro2Iteration(Iteration):
         self.nystrom, self.size = self.prepared.nystrom, self.prepared.size
         order = np.argsort(self.prepared.ids)
         ids, vectors = self.prepared.ids[order], self.nystrom.eigensystem.vectors[order]
-        self.contribution: Residual = Residual(self.subsample, ids, vectors, self.extra_blocks.cuts(ids))
+        self.contribution: Residual = Residual(self.basis, ids, vectors, self.extra_blocks.cuts(ids))
         self.chosen = np.searchsorted(self.rows, ids)
         eigensystem = self.nystrom.eigensystem
         self.report: dict[str, Any] = {
-            "s": self.subsample.p,
+            "s": self.basis.p,
             "q": len(eigensystem.values),
             **self.size.report(self.stream.batch_rows, self.solver.step),
             "spectrum": [*eigensystem.values.tolist(), eigensystem.tail],
@@ -240,24 +224,19 @@ class EigenPro2Iteration(Iteration):
     def with_halved_step(self) -> PreparedRows | None:
         return with_halved_step(self.prepared, self.solver.step)
 
-    def init(self) -> EigenPro2State:
-        zero = self.subsample.engine.zeros((len(self.rows), self.outputs), self.subsample.dtype)
-        return EigenPro2State(zero, zero.astype(np.float64), 0)
+    @property
+    def size_of_state(self) -> int:
+        return len(self.rows)
 
-    def broadcast(self, state: EigenPro2State) -> Array:
-        return state.alpha
-
-    def update(self, state: EigenPro2State, parts: Parts, position: Position) -> EigenPro2State:
+    def update(self, state: AveragedState, parts: Parts, position: Position) -> AveragedState:
         pieces, g, _, rows = parts
-        rate, alpha = (self.solver.step or self.size.step(rows)) / rows, state.alpha.copy()
+        rate, alpha = (self.solver.step or self.size.step(rows)) / rows, state.w.copy()
         for ids, r in pieces:
             alpha[np.searchsorted(self.rows, ids)] -= np.asarray(rate, dtype=alpha.dtype) * r
         damping, E = self.nystrom.damping[:, None], self.contribution.vectors
         for cut in self.contribution.cuts:  # tile by tile: a product's bits depend on its rows
             alpha[self.chosen[cut]] += (rate * (E[cut] @ (damping * g))).astype(alpha.dtype)
-        mean = average(state.mean, alpha, state.t + 1) if self.solver.average else state.mean
-        return EigenPro2State(alpha, mean, state.t + 1)
+        return self.moved(state, alpha)
 
-    def weights(self, state: EigenPro2State) -> Array:
-        final = state.mean.astype(state.alpha.dtype) if self.solver.average else state.alpha
-        return final[self.places]
+    def weights(self, state: AveragedState) -> Array:
+        return super().weights(state)[self.places]

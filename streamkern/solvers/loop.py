@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,17 +27,11 @@ from streamkern.types import Array
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of training after a step.
+    """Progress of training after ``step`` of the ``steps`` of a pass, and ``pass_`` passes before it.
 
     Attributes:
-        pass_: passes completed before this one.
-        step: steps of this pass completed.
-        steps: steps of a pass.
-        rows: rows seen in all.
-        total_rows: rows of all passes.
         loss: mean over rows of the mean squared residual over outputs, as ``mse`` is, smoothed; in the targets'
             encoded units.
-        seconds: seconds since training began.
         wait: share of the slots' time spent waiting for rows.
         timeline: seconds of each part of this step, as in ``StepResult.timeline``, and of the update on the host; empty
             after a sweep over all rows.
@@ -57,16 +51,10 @@ class Progress:
 @serializable
 @dataclass(eq=False)
 class Outcome:
-    """The outcome of training.
+    """The outcome of training: weights, shape (p, c), and how they were reached.
 
-    Attributes:
-        weights: shape (p, c).
-        seconds: time in the loop.
-        wait: share of the slots' time spent waiting for rows.
-        history: one entry a pass: loss and, with a validation set, its metrics.
-        failure: None, or why the weights are not a solution.
-        out_of_sample: leave-one-out outputs on training rows, if the method has them.
-        sums: sums over all rows, if the solver keeps them.
+    ``wait`` is the share of the slots' time spent waiting for rows. ``history`` has an entry for each pass: its loss
+    and, with a validation set, its metrics. ``out_of_sample`` and ``sums`` are those of ``Iteration``.
     """
 
     weights: Array
@@ -86,21 +74,15 @@ class Checkpoint:
     """The state of training between two steps: everything that resuming it needs.
 
     Attributes:
-        state: the iteration's state.
         position: the (pass, step) that comes next.
         begun: whether ``begin`` of the pass is done.
         swept: the progress of its sweeps over all rows, in their order, until it is done.
-        rows: rows seen.
-        loss: as in ``Progress``.
         scale: loss of the first step; if it had few rows, the largest of the first steps; and that of predicting zero
             on the rows of a later step, if their targets are far larger.
-        pass_loss: sum over the rows of this pass of their loss.
-        pass_rows: rows of this pass.
+        pass_loss: sum of the loss over the ``pass_rows`` of this pass.
         best: weights and error of the best pass on the validation rows, or None.
-        seconds: time in the loop.
-        scoring: the part of it that was spent on validation rows.
-        waited: seconds that the slots waited for rows.
-        computed: seconds that the slots computed.
+        scoring: the part of ``seconds`` that was spent on validation rows.
+        waited: seconds that the slots waited for rows; they computed for ``computed`` seconds.
         halvings: number of times that the step was halved before this training began, see ``train_stably``.
     """
 
@@ -136,12 +118,10 @@ class Keeper(Protocol):
     """Saves checkpoints."""
 
     def offer(self, checkpoint: Checkpoint, wait: bool = False, kept: Callable[[Any], Any] | None = None) -> None:
-        """Save a checkpoint if one is due, without making the step wait; called after each step and part of a sweep.
+        """Save a checkpoint if one is due; called after each step and part of a sweep.
 
-        Args:
-            checkpoint: the state of training.
-            wait: whether to return only when it is saved: sums of a sweep may be large, and should be in memory once.
-            kept: returns the state to save for the checkpoint's state; called if one is due.
+        With ``wait`` it returns only when that is done, because sums of a sweep may be large, and should be in memory
+        once. ``kept`` maps the checkpoint's state to the one to save, and is called if a checkpoint is due.
         """
 
     def interrupted(self, checkpoint: Checkpoint) -> None:
@@ -217,20 +197,19 @@ def _report(problem: Problem, solver: Solver, iteration: Iteration, outcome: Out
     report_unlearned(problem, iteration.report, type(solver).__name__, outcome.weights, passes, best < outcome.passes)
 
 
+@dataclass(eq=False)
 class _Loop:
     """The loop over passes and steps; training can resume from ``now`` at any moment, because it is replaced whole."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        iteration: Iteration,
-        patience: int | None,
-        on_step: Callable[[Progress], None],
-        start: Checkpoint | None,
-        keeper: Keeper | None,
-    ) -> None:
-        self.problem, self.iteration, self.patience = problem, iteration, patience
-        self.on_step, self.keeper = on_step, keeper
+    problem: Problem
+    iteration: Iteration
+    patience: int | None
+    on_step: Callable[[Progress], None]
+    start: InitVar[Checkpoint | None]
+    keeper: Keeper | None
+
+    def __post_init__(self, start: Checkpoint | None) -> None:
+        problem, iteration = self.problem, self.iteration
         self.outputs = problem.encoding.outputs
         self.steps = iteration.stream.steps if iteration.minibatches else 0
         target = problem.train.target

@@ -78,15 +78,6 @@ def test_the_error_decays_as_one_over_the_root_of_the_number_of_features(kernel:
     assert errors[4800] <= 0.02 * exact.max()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kernel", SPECTRAL, ids=str)
-def test_the_mean_over_draws_is_the_kernel(kernel: Kernel):
-    X = rows(1, 12, 3)
-    draws = np.array([gram(RandomFourier(kernel, 30, seed, orthogonal=seed % 2 == 0), X) for seed in range(2000)])
-    error = draws.std(axis=0) / np.sqrt(len(draws))
-    assert (np.abs(draws.mean(axis=0) - kernel(X)) <= 5 * error).all()
-
-
 def test_orthogonal_frequencies_have_a_smaller_variance():
     X = rows(2, 30, 24) / np.sqrt(24)
     exact = Gaussian(1.0)(X)
@@ -138,14 +129,6 @@ def test_with_all_rows_as_centers_nystrom_is_the_kernel(kernel: Kernel, dtype: n
     assert np.abs(phi @ phi.T - exact).max() <= bound * np.abs(exact).max()
 
 
-def test_nystrom_is_the_kernel_wherever_one_of_the_two_is_a_center():
-    X, Z = rows(4, 40, 3), rows(5, 25, 3)
-    features = Nystrom(Laplace(2.0)).basis(3, F64, Z)
-    phi, at_centers = features.block(X), features.block(Z)
-    assert np.allclose(phi @ at_centers.T, Laplace(2.0)(X, Z), atol=1e-10)
-    assert (np.square(phi).sum(axis=1) <= 1 + 1e-10).all()  # a projection
-
-
 def test_repeated_centers_are_no_obstacle():
     Z = np.repeat(rows(6, 10, 3), 3, axis=0)
     for dtype in (F32, F64):
@@ -163,14 +146,10 @@ def test_a_kernel_that_is_not_positive_definite_is_named():
     assert "DotProfile" in str(caught.value)
 
 
-def test_kernel_features_are_kernel_values():
+def test_kernel_features_are_kernel_values_and_the_identity_is_the_rows():
     X, Z = rows(8, 20, 3), rows(9, 15, 3)
     for kernel in (Cauchy(2.0), NTK(1)):
         assert np.allclose(KernelFeatures(kernel).basis(3, F64, Z).block(X), kernel(X, Z), atol=1e-12)
-
-
-def test_the_identity_is_the_rows():
-    X = rows(10, 20, 3)
     assert np.array_equal(Identity().basis(3, F64).block(X), X)
 
 
@@ -247,7 +226,7 @@ def test_more_rows_and_features_than_a_tile():
 
 
 @maps
-def test_pickling_keeps_the_map_and_the_basis(made: FeatureMap):
+def test_pickling_and_json_keep_the_map_and_the_basis(made: FeatureMap):
     X = rows(18, 10, 4)
     features = basis(made, 4)
     expected = features.block(X)
@@ -255,10 +234,6 @@ def test_pickling_keeps_the_map_and_the_basis(made: FeatureMap):
     assert pickle.loads(pickle.dumps(made)) == made
     assert np.array_equal(pickle.loads(pickle.dumps(features)).block(X), expected)
     assert np.array_equal(basis(pickle.loads(pickle.dumps(made)), 4).block(X), expected)
-
-
-@maps
-def test_json_gives_the_map_back(made: FeatureMap):
     assert feature_map_from_json(json.loads(json.dumps(made.to_json()))) == made
 
 

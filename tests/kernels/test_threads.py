@@ -42,17 +42,6 @@ def test_kernel_values_and_products_have_the_same_bits_for_any_number_of_threads
     np.testing.assert_array_equal(np.diag(whole[0]), kernel.diag(X))
 
 
-@pytest.mark.slow
-def test_predictions_have_the_same_bits_for_any_number_of_threads():
-    X, Z, W = arrays(900, 1500, 60, 2, np.float32)
-    model = sk.KernelRegressor(kernel=sk.Laplace(5.0), centers=1500, solver=sk.EigenPro(epochs=1), preprocess=None)
-    model = model.fit(np.concatenate([Z, Z + 1]), np.concatenate([W, W])).model_
-    found = [model.decision_function(X, threads=t) for t in (1, 2, 3)]
-    np.testing.assert_array_equal(found[1], found[0])
-    np.testing.assert_array_equal(found[2], found[0])
-    np.testing.assert_array_equal(model.predict(X, threads=2), model.predict(X))
-
-
 @pytest.mark.skipif(VECTORS != 2, reason="products of float64 are a library's without vectors of 512 bits")
 @settings(max_examples=40, deadline=None)
 @given(

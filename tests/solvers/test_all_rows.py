@@ -12,7 +12,6 @@ import pytest
 
 import streamkern as sk
 from streamkern.formats import ArraySource
-from streamkern.kernels import Expansion, StreamedExpansion
 from streamkern.kernels.stored_centers import TILE_ROWS, tiles_of_blocks
 from streamkern.storage.artifact import SavedRows
 
@@ -83,21 +82,6 @@ def test_tiles_are_the_same_from_blocks_of_any_length():
         assert [where.stop - where.start for where, _ in pieces] == [*[TILE_ROWS] * 9, 5000 - 9 * TILE_ROWS]
         np.testing.assert_array_equal(np.concatenate([tile for _, tile in pieces]), X)
         assert all(where.start == tile[0, 0] for where, tile in pieces)
-
-
-@pytest.mark.slow
-def test_a_streamed_expansion_is_an_expansion(tmp_path: Path):
-    sk.run(made(sk.AllRows()), tmp_path / "run")
-    Z = sk.load_model(tmp_path / "run/model.zarr").Z
-    assert isinstance(Z, SavedRows)
-    held = np.concatenate([tile for _, tile in Z.tiles()])
-    np.testing.assert_allclose(Z.mean_row, held.mean(axis=0), rtol=1e-6)
-    center = Z.mean_row.astype(np.float32)
-    streamed, whole = StreamedExpansion(sk.Laplace(2.0), Z, center), Expansion(sk.Laplace(2.0), held - center)
-    X = rows(70)[0] - center
-    W = np.random.default_rng(1).normal(size=(len(held), 2)).astype(np.float32)
-    np.testing.assert_allclose(streamed.block(X), whole.block(X), rtol=1e-6)
-    np.testing.assert_allclose(streamed.predict(X, W), whole.predict(X, W), rtol=1e-4, atol=1e-4)
 
 
 PROGRAM = """

@@ -5,6 +5,7 @@ with a remedy where a step is forced too long. That each can be left at any step
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -156,11 +157,8 @@ def test_every_executor_gives_the_same_bits(name: str, threads: Executor, cluste
     solver = case.solver if case.step is None else replace(case.solver, epochs=3)  # type: ignore[type-var]
     first = solve(posed(case, threads, n=300, chunk=70, dtype=np.float32), solver).weights
     assert np.abs(first).max() > 0
-    for executor in (cluster, ThreadsExecutor(1), ThreadsExecutor(3)):
-        if isinstance(executor, ThreadsExecutor):
-            with executor:
-                again = solve(posed(case, executor, n=300, chunk=70, dtype=np.float32), solver).weights
-        else:
+    for opened in (nullcontext(cluster), ThreadsExecutor(1), ThreadsExecutor(3)):
+        with opened as executor:
             again = solve(posed(case, executor, n=300, chunk=70, dtype=np.float32), solver).weights
         np.testing.assert_array_equal(again, first)
 

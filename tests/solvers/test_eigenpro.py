@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,11 +10,10 @@ import pytest
 
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor
-from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.kernels import Gaussian, Kernel, Laplace
 from streamkern.precondition.nystrom import StepSize
 from streamkern.solvers import EigenPro, Problem, train
-from streamkern.solvers.batch_size import average, default_batch
+from streamkern.solvers.batch_size import default_batch
 from streamkern.testing.solver import (
     BANDWIDTH,
     C,
@@ -91,20 +91,13 @@ class TestDelayed(EigenProSuite):
     quick: ClassVar[dict[str, Any]] = {"epochs": 2, "batch": 16, "step": 4.0}  # four steps a projection
 
 
-def steps_of(problem: Problem, solver: EigenPro, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Rows, as the kernel sees them, and targets of the first steps of training."""
-    stream = solver.setup(problem).stream
-    found = []
-    for step in range(count):
-        blocks = [stream.block((0, lane, step)) for lane in range(stream.lanes)]
-        found.append((np.concatenate([b.X for b in blocks]), np.concatenate([b.y for b in blocks])))
+def steps_of(problem: Problem, iteration: Any, passes: int = 1) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Rows and targets of the steps of training."""
+    stream, found = iteration.stream, []
+    for pass_, step in itertools.product(range(passes), range(stream.steps)):
+        blocks = [stream.block((pass_, lane, step)) for lane in range(stream.lanes)]
+        found.append((np.concatenate([b.X for b in blocks]) + problem.center, np.concatenate([b.y for b in blocks])))
     return found
-
-
-@pytest.fixture(scope="module")
-def executor():
-    with ThreadsExecutor(2) as pool:
-        yield pool
 
 
 def test_full_gradients_with_exact_projection_are_algorithm_1_of_the_paper(executor: Executor):
@@ -134,12 +127,11 @@ def test_delayed_projection_is_its_definition(executor: Executor, products: int)
     values, U = np.linalg.eigh(K)
     values, U = values[::-1], U[:, ::-1]
     Q = (U[:, :q] * ((1 - values[q] / values[:q]) / values[:q])) @ U[:, :q].T
-    steps = steps_of(problem, solver, iteration.stream.steps)
+    steps = steps_of(problem, iteration)
     alpha = np.zeros((P, C))
     for start in range(0, len(steps), every):
         live, temporary, coefficients = alpha.copy(), np.empty((0, Z.shape[1])), np.empty((0, C))
         for rows, targets in steps[start : start + every]:
-            rows = rows + problem.center
             r = laplace(rows, Z) @ live + laplace(rows, temporary) @ coefficients - targets
             rate = iteration.prepared.size.step(len(rows)) / len(rows)
             temporary, coefficients = np.concatenate([temporary, rows]), np.concatenate([coefficients, -rate * r])
@@ -189,14 +181,11 @@ def test_momentum_is_mass_with_the_preconditioned_gradient(executor: Executor):
     ratio = size.critical_batch / 300
     second = (1 + gamma) / 2 * (1 - 1 / (1 + ratio))
     alpha = u = np.zeros((P, C))
-    for pass_ in range(2):
-        for step in range(iteration.stream.steps):
-            blocks = [iteration.stream.block((pass_, lane, step)) for lane in range(iteration.stream.lanes)]
-            rows = np.concatenate([b.X for b in blocks]) + problem.center
-            K = laplace(rows, Z)
-            move = size.step(len(rows)) / len(rows) * M @ (K.T @ (K @ u - np.concatenate([b.y for b in blocks])))
-            before, alpha = alpha, u - move
-            u = (1 + gamma) * alpha - gamma * before + second * move
+    for rows, targets in steps_of(problem, iteration, 2):
+        K = laplace(rows, Z)
+        move = size.step(len(rows)) / len(rows) * M @ (K.T @ (K @ u - targets))
+        before, alpha = alpha, u - move
+        u = (1 + gamma) * alpha - gamma * before + second * move
     weights = train(problem, iteration).weights
     np.testing.assert_allclose(weights, alpha, rtol=1e-5, atol=1e-6 * np.abs(alpha).max())
 
@@ -259,15 +248,6 @@ def assert_gains(
     assert losses[-1] <= 1.05 * min(losses)
 
 
-def test_exact_while_it_fits():
-    kinds = [
-        EigenPro().chosen_projection(1000, budget) for budget in (None, 10**8, *range(10**7, 10**6, -(10**5)), 10**5)
-    ]
-    assert list(dict.fromkeys(kinds)) == ["exact", "packed", "delayed"]
-    assert kinds == sorted(kinds, key=["exact", "packed", "delayed"].index)
-    assert EigenPro(projection="delayed").chosen_projection(1000, None) == "delayed"
-
-
 def test_a_batch_is_what_gains_as_far_as_there_are_rows_for_steps():
     batches = [default_batch(critical, 10**6, 4) for critical in (10, 500, 2000, 3000, 10_000, 10**6)]
     assert batches == sorted(batches)
@@ -296,13 +276,3 @@ def test_rows_to_measure_on_are_not_centers(executor: Executor):
     assert not np.isin(ids, problem.centers.ids).any()
     X, y = small_data(P)
     assert len(small_problem(executor, X, y).held_out()) == P  # every row is a center
-
-
-def test_the_average_weighs_late_iterates():
-    mean = np.zeros(1)
-    for t in range(1, 101):
-        mean = average(mean, np.array([float(t)]), t)
-    weights = np.array([np.prod([(s - 1) / (s + 5) for s in range(t + 1, 101)]) * 6 / (t + 5) for t in range(1, 101)])
-    assert weights.sum() == pytest.approx(1)
-    assert mean[0] == pytest.approx(weights @ np.arange(1, 101))
-    assert weights[50:].sum() > 0.97

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,41 +15,27 @@ import zarr
 from streamkern.centers import CenterSet, Uniform
 from streamkern.data import from_arrays, open_dataset
 from streamkern.data.companion_blocks import AllTiles
-from streamkern.data.targets import Continuous
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.kernels import Laplace
 from streamkern.rng import generator
-from streamkern.solvers import Problem, train
+from streamkern.solvers import Problem
 from streamkern.solvers.eigenpro2 import EigenPro2
 from streamkern.sweep import StepWork
+from streamkern.testing.solver import C, small_data, small_problem, solve
 from tests import references
 
-N, D, C = 240, 5, 3
-F64 = np.dtype(np.float64)
-
-
-def data(n: int = N) -> tuple[np.ndarray, np.ndarray]:
-    rng = generator("eigenpro 2", n)
-    X = rng.standard_normal((n, D))
-    y = np.stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2], np.cos(X[:, 3])], axis=1)
-    return X, y + 0.1 * rng.standard_normal((n, C))
-
-
-@pytest.fixture(scope="module")
-def executor() -> Iterator[ThreadsExecutor]:
-    with ThreadsExecutor(2) as pool:
-        yield pool
+N = 240
+X, y = small_data(N)
 
 
 def problem(executor: ThreadsExecutor, **changes: Any) -> Problem:
-    train_rows = changes.pop("train", None) or from_arrays(*data())
-    centers = changes.pop("centers", None) or Uniform(train_rows.base_rows).choose(train_rows, executor, F64)
-    settings: dict[str, Any] = {"kernel": Laplace(3.0), "dtype": F64, "lanes": 2}
-    return Problem(train_rows, Continuous(np.zeros(C)), centers=centers, executor=executor, **{**settings, **changes})
+    rows = changes.pop("train", None) or from_arrays(X, y)
+    centers = changes.pop("centers", None) or Uniform(rows.base_rows).choose(rows, executor, np.dtype(np.float64))
+    return replace(small_problem(executor, X, y, data=rows, lanes=2, **changes), centers=centers)
 
 
 def run(solver: EigenPro2, given: Problem) -> np.ndarray:
-    outcome = train(given, solver.setup(given))
+    outcome = solve(given, solver)
     assert outcome.failure is None
     return outcome.weights
 
@@ -84,7 +69,6 @@ class Replay(np.random.Generator):
 
 @pytest.mark.parametrize("s", [60, N])
 def test_it_is_the_published_algorithm_on_the_same_batches(executor: ThreadsExecutor, s: int) -> None:
-    X, y = data()
     kernel = partial(references.laplace, bandwidth=3.0)
     m = 30
     given = problem(executor)
@@ -101,7 +85,6 @@ def test_it_is_the_published_algorithm_on_the_same_batches(executor: ThreadsExec
 def test_with_no_eigenpairs_it_is_gradient_descent_in_the_rkhs_and_the_average_is_of_its_iterates(
     executor: ThreadsExecutor,
 ) -> None:
-    X, y = data()
     given, solver = problem(executor), EigenPro2(epochs=2, q=0, batch=30)
     iteration = solver.setup(given)
     K, alpha, mean = references.laplace(X, X, 3.0), np.zeros((N, C)), np.zeros((N, C))
@@ -123,7 +106,6 @@ def test_the_measured_step_is_exact_where_all_rows_are_measured(executor: Thread
 
 def test_streamed_rows_give_what_resident_rows_give(executor: ThreadsExecutor, tmp_path: Path) -> None:
     """From zarr in small chunks with no cache; of the centers nothing but the mean is there."""
-    X, y = data()
     group = zarr.open_group(tmp_path / "rows.zarr", mode="w")
     for name, values in (("X", X), ("y", y)):
         group.create_array(name, shape=values.shape, chunks=(32, values.shape[1]), dtype="float64")[:] = values
@@ -173,7 +155,6 @@ def test_the_contribution_travels(executor: ThreadsExecutor) -> None:
 
 @pytest.mark.slow
 def test_a_part_of_the_stored_rows_can_be_fitted(executor: ThreadsExecutor) -> None:
-    X, y = data()
     part, _ = from_arrays(X, y).split(test=0.3)
     given = problem(executor, train=part)
     ids = given.centers.ids

@@ -7,13 +7,11 @@ import pandas as pd
 import pytest
 
 import streamkern as sk
-from streamkern.centers import Uniform
 from streamkern.costs.dry_run import CostEstimate, ProblemSize
 from streamkern.data.targets import Continuous
-from streamkern.defaults import MAX_HELD_OUT_ROWS
 from streamkern.execute.threads_executor import ThreadsExecutor
-from streamkern.solvers import Problem, ridge, train
-from tests.problems import drawn
+from streamkern.solvers import ridge, train
+from tests.problems import drawn, posed
 
 N = 70
 
@@ -24,12 +22,14 @@ def _problem(executor, task="regression", weighted=False, dtype=np.float64, repe
     if repeated:
         X[-repeated:] = X[:repeated]
         X[1] = X[0]
-    data = sk.from_arrays(X, y, sample_weight=w)
-    centers = Uniform(n, 3).choose(data, executor, np.dtype(dtype))
-    return Problem(
-        data, encoding, kernel or sk.Laplace(2.0), centers, executor, np.dtype(dtype), held_out_rows=MAX_HELD_OUT_ROWS,
-        mean_weight=1.0 if w is None else float(w.mean()), all_rows_are_centers=True,
-    )  # fmt: skip
+    return _of_rows(executor, X, y, w, kernel or sk.Laplace(2.0), dtype, encoding)
+
+
+def _of_rows(executor, X, y, w, kernel, dtype, encoding=None):
+    centers = np.random.default_rng(3).permutation(len(X))
+    return posed(
+        executor, X, y, w, kernel=kernel, centers=centers, encoding=encoding, dtype=dtype, all_rows_are_centers=True
+    )
 
 
 def _rows(problem):
@@ -85,21 +85,15 @@ def test_many_equal_rows_of_unlike_targets_lose_no_digits_in_float32(ridge):
     X = rng.standard_normal((1200, 3)).astype(np.float32)
     X[:500] = X[0]
     y = np.sin(X[:, 0]) + 0.3 * rng.standard_normal(1200)
-    data, dtype = sk.from_arrays(X, y), np.dtype(np.float32)
     with ThreadsExecutor() as executor:
-        centers = Uniform(1200, 3).choose(data, executor, dtype)
-        problem = Problem(
-            data, Continuous(np.array([y.mean()])), sk.Laplace(2.0), centers, executor, dtype,
-            held_out_rows=MAX_HELD_OUT_ROWS,
-            all_rows_are_centers=True,
-        )  # fmt: skip
+        problem = _of_rows(executor, X, y, None, sk.Laplace(2.0), np.float32, Continuous(np.array([y.mean()])))
         iteration = sk.Direct(ridge=ridge).setup(problem)
         outcome = train(problem, iteration)
         assert "jitter" not in iteration.report
     Z, t = X.astype(np.float64), y - y.mean()
     K = _kernel(problem, Z, Z)
     A = K + ridge * 1200 * np.eye(1200)
-    outputs = K[:, centers.ids] @ outcome.weights[:, 0]
+    outputs = K[:, problem.centers.ids] @ outcome.weights[:, 0]
     np.testing.assert_allclose(outputs, K @ np.linalg.solve(A, t), atol=2e-3)
     inverse = np.linalg.inv(A)
     expected = t - inverse @ t / np.diag(inverse)
@@ -140,12 +134,7 @@ def test_rows_that_are_near_are_not_told_apart_by_rounding():
     y, found = np.trunc(1000 * x) / 4, []
     with ThreadsExecutor(1) as executor:
         for dtype in (np.float32, np.float64):
-            data = sk.from_arrays(x.astype(dtype), y, sample_weight=w)
-            centers = Uniform(200, 0).choose(data, executor, np.dtype(dtype))
-            problem = Problem(
-                data, Continuous(np.zeros(1), flat=False), sk.Laplace(10.75), centers, executor, np.dtype(dtype),
-                held_out_rows=MAX_HELD_OUT_ROWS, mean_weight=float(w.mean()), all_rows_are_centers=True,
-            )  # fmt: skip
+            problem = _of_rows(executor, x.astype(dtype), y, w, sk.Laplace(10.75), dtype)
             found.append(ridge.solve_every_row(problem, problem.expansion(), 1e-9))
     (weights, out_of_sample, facts), (exact, exactly_left_out, _) = found
     assert facts["factor"] == "float64"

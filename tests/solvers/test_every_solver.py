@@ -10,33 +10,17 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.centers import CenterSet
-from streamkern.data.targets import Continuous
-from streamkern.execute import ThreadsExecutor
+from streamkern.execute.base import Executor
 from streamkern.formats import ArraySource
 from streamkern.precondition.nystrom import StepSize
-from streamkern.solvers import Outcome, Problem, Progress, train
-
-KERNEL = sk.Gaussian(1.5)
+from streamkern.solvers import Progress, train
+from streamkern.testing.solver import small_problem
 
 
 def rows(n: int = 1500, d: int = 4) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, d))
     return X, np.stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]], axis=1) + 0.05 * rng.standard_normal((n, 2))
-
-
-def solve(solver: Any, *, features: Any = None, threads: int = 2, chunk: int = 333, progress: Any = None) -> Outcome:
-    X, Y = rows()
-    data = sk.Dataset(ArraySource(X, Y, chunk_rows=chunk))
-    centers = CenterSet(X[:50], np.arange(50))
-    with ThreadsExecutor(threads) as executor:
-        problem = Problem(
-            data, Continuous(np.zeros(2), flat=False), KERNEL, centers, executor, dtype=np.dtype(np.float64),
-            features=features,
-        )  # fmt: skip
-        told = {} if progress is None else {"on_step": progress}
-        return train(problem, solver.setup(problem), patience=solver.patience, **told)
 
 
 def test_schedules_give_the_steps_they_name():
@@ -63,9 +47,11 @@ def test_the_regimes_of_corollary_1():
 @pytest.mark.parametrize(
     "solver", [sk.SGD(epochs=3), sk.GradientDescent(epochs=3), sk.Direct(1e-6), sk.SVRG(epochs=2, ridge=1e-3)], ids=str
 )
-def test_progress_ends_at_the_rows_it_announced(solver: Any):
+def test_progress_ends_at_the_rows_it_announced(solver: Any, executor: Executor):
+    X, Y = rows()
     seen: list[Progress] = []
-    solve(solver, features=sk.Identity(), progress=seen.append)
+    problem = small_problem(executor, X, Y, data=sk.Dataset(ArraySource(X, Y, chunk_rows=333)), features=sk.Identity())
+    train(problem, solver.setup(problem), on_step=seen.append)
     assert seen[-1].rows == seen[-1].total_rows
     assert all(a.rows <= b.rows for a, b in itertools.pairwise(seen))
 

@@ -9,14 +9,12 @@ import pytest
 from sklearn.datasets import load_diabetes
 
 import streamkern as sk
-from streamkern.centers import Uniform
 from streamkern.costs.dry_run import CostEstimate, ProblemSize, nominal_prices
-from streamkern.defaults import MAX_HELD_OUT_ROWS
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.selection.kernel_search import search_for
 from streamkern.selection.learned_metric import AGOP, Rounds
-from streamkern.solvers import Problem, train
-from tests.problems import drawn
+from streamkern.solvers import train
+from tests.problems import drawn, posed
 
 N = 60
 
@@ -27,13 +25,9 @@ def test_a_round_is_compared_by_what_direct_says_of_rows_left_out(task: str, wei
     """Weights of rows and equal rows, too: of equal rows one is left out."""
     X, y, w, encoding = drawn(task, weighted, N)
     X[-5:] = X[:5]
-    data = sk.from_arrays(X, y, sample_weight=w)
     with ThreadsExecutor(2) as executor:
-        centers = Uniform(N, 3).choose(data, executor, np.dtype(np.float64))
-        problem = Problem(
-            data, encoding, sk.Laplace(2.0), centers, executor, np.dtype(np.float64), held_out_rows=MAX_HELD_OUT_ROWS,
-            mean_weight=1.0 if w is None else float(w.mean()), all_rows_are_centers=True,
-        )  # fmt: skip
+        given = {"kernel": sk.Laplace(2.0), "centers": np.random.default_rng(3).permutation(N), "encoding": encoding}
+        problem = posed(executor, X, y, w, **given, all_rows_are_centers=True)
         rounds = Rounds.of(AGOP(rows=N, centers=N), problem.kernel, problem, 0.0, all_rows_are_centers=True)
         made = replace(rounds, ridges=(1e-3,)).plain()
         found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).out_of_sample

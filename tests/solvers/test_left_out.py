@@ -1,30 +1,29 @@
-"""Outputs on rows that are left out: in closed form they are those of fits without each row."""
+"""Outputs on rows that are left out: in closed form they are those of fits without each row, or its group."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import streamkern as sk
-from streamkern.calibration.out_of_sample import held_out_count
+from streamkern.calibration.out_of_sample import equal_rows
 from streamkern.centers import CenterSet
-from streamkern.data.targets import Continuous
-from streamkern.defaults import MAX_HELD_OUT_ROWS
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.fitting.calibrate import on_validation
-from streamkern.solvers import Problem, train
+from streamkern.kernels import Expansion
+from streamkern.solvers import train
 from streamkern.solvers.ridge import leave_one_out
-from tests.problems import drawn
+from tests.problems import drawn, posed
 
 
 def _problem(executor, task="regression", weighted=False, n=60, p=12, features=None, **changes):
     X, y, w, encoding = drawn(task, weighted, n)
-    data = sk.from_arrays(X, y, sample_weight=w)
-    return Problem(
-        data, encoding, sk.Gaussian(1.5), CenterSet(X[:p].copy(), None), executor, np.dtype(np.float64),
-        features=features, held_out_rows=MAX_HELD_OUT_ROWS, mean_weight=1.0 if w is None else float(w.mean()),
-        **changes,
-    )  # fmt: skip
+    centers = CenterSet(X[:p].copy(), None)
+    return posed(
+        executor, X, y, w, kernel=sk.Gaussian(1.5), centers=centers, encoding=encoding, features=features, **changes
+    )
 
 
 def _without(problem, ridge):
@@ -61,20 +60,14 @@ def test_they_are_so_where_the_equations_are_ill_conditioned_too():
         rng = np.random.default_rng(0)
         X = rng.standard_normal((200, 2))
         y = np.sin(X[:, :1]) + 0.1 * rng.standard_normal((200, 1))
-        problem = Problem(
-            sk.from_arrays(X, y), Continuous(np.zeros(1), flat=False), sk.Gaussian(6.0), CenterSet(X[:80].copy(), None),
-            executor, np.dtype(np.float64), held_out_rows=MAX_HELD_OUT_ROWS,
-        )  # fmt: skip
+        problem = posed(executor, X, y, kernel=sk.Gaussian(6.0), centers=CenterSet(X[:80].copy(), None))
         iteration = sk.Direct(ridge=1e-9).setup(problem)
         found = train(problem, iteration).out_of_sample
         assert iteration.report["sweeps"] == 2
         ids = problem.draw(1000, 0x6C656674)[:5]
         for place, row in enumerate(ids.tolist()):
             keep = np.arange(200) != row
-            rest = Problem(
-                sk.from_arrays(X[keep], y[keep]), problem.encoding, problem.kernel, problem.centers, executor,
-                np.dtype(np.float64),
-            )  # fmt: skip
+            rest = posed(executor, X[keep], y[keep], kernel=problem.kernel, centers=problem.centers, held_out_rows=0)
             weights = train(rest, sk.Direct(ridge=1e-9 * 200 / 199).setup(rest)).weights
             basis = rest.basis()
             expected = basis.predict(X[row : row + 1] - rest.center, weights)
@@ -85,9 +78,7 @@ def test_nothing_is_left_out_unasked_and_a_method_of_steps_has_no_closed_form():
     with ThreadsExecutor() as executor:
         problem = _problem(executor)
         assert train(problem, sk.EigenPro(epochs=1).setup(problem)).out_of_sample is None
-        problem = Problem(
-            problem.train, problem.encoding, problem.kernel, problem.centers, executor, np.dtype(np.float64)
-        )
+        problem = _problem(executor, held_out_rows=0)
         assert train(problem, sk.Direct().setup(problem)).out_of_sample is None
 
 
@@ -107,11 +98,6 @@ def test_validation_rows_are_predicted():
         assert mean == pytest.approx(np.abs(F - y).mean())
 
 
-@pytest.mark.parametrize(("rows", "outputs", "found"), [(5, 3, 5), (10**6, 10, 10_000), (10**6, 1000, 2000)])
-def test_how_many_rows_are_left_out(rows, outputs, found):
-    assert held_out_count(rows, outputs) == found
-
-
 def test_leave_one_out_is_bounded_where_a_row_decides_its_own_output():
     with ThreadsExecutor() as executor:
         problem = _problem(executor, n=12, p=12)
@@ -125,14 +111,9 @@ def test_of_equal_rows_one_is_left_out_and_the_others_stay(weighted):
     rng = np.random.default_rng(0)
     X = np.repeat(rng.standard_normal((20, 2)), 3, axis=0)
     w = rng.uniform(0.5, 2.0, 60) if weighted else None
-    data = sk.from_arrays(X, rng.standard_normal((60, 2)), sample_weight=w)
     with ThreadsExecutor() as executor:
-        problem = Problem(
-            data, Continuous(np.zeros(2), flat=False), sk.Gaussian(1.5),
-            CenterSet(X[:30:3].copy(), np.arange(0, 30, 3)), executor, np.dtype(np.float64),
-            held_out_rows=MAX_HELD_OUT_ROWS,
-            mean_weight=1.0 if w is None else float(w.mean()),
-        )  # fmt: skip
+        y, centers = rng.standard_normal((60, 2)), np.arange(0, 30, 3)
+        problem = posed(executor, X, y, w, kernel=sk.Gaussian(1.5), centers=centers)
         found = train(problem, sk.Direct(ridge=1e-2).setup(problem)).out_of_sample
         np.testing.assert_allclose(found.outputs, _without(problem, 1e-2), rtol=1e-7, atol=1e-9)
 
@@ -144,17 +125,12 @@ def test_copies_of_few_rows_are_left_out_together():
     with ThreadsExecutor() as executor:
         found = []
         for copies in (w, np.ones(40, dtype=int)):
-            weight = None if copies is w else w.astype(float)
-            data = sk.from_arrays(np.repeat(X, copies, axis=0), np.repeat(y, copies, axis=0), sample_weight=weight)
-            problem = Problem(
-                data, Continuous(np.zeros(1), flat=False), sk.Gaussian(1.5), CenterSet(X[:9].copy(), None), executor,
-                np.dtype(np.float64), held_out_rows=MAX_HELD_OUT_ROWS,
-                mean_weight=1.0 if weight is None else float(w.mean()),
-            )  # fmt: skip
+            rows = np.repeat(X, copies, axis=0), np.repeat(y, copies, axis=0), None if copies is w else w.astype(float)
+            problem = posed(executor, *rows, kernel=sk.Gaussian(1.5), centers=CenterSet(X[:9].copy(), None))
             out_of_sample = train(problem, sk.Direct(ridge=1e-2).setup(problem)).out_of_sample
-            rows = np.repeat(np.arange(40), copies)[out_of_sample.ids]
+            distinct = np.repeat(np.arange(40), copies)[out_of_sample.ids]
             outputs = np.full(40, np.nan)
-            outputs[rows] = out_of_sample.outputs[:, 0]
+            outputs[distinct] = out_of_sample.outputs[:, 0]
             found.append(outputs)
         np.testing.assert_allclose(*found, rtol=1e-9)
 
@@ -175,3 +151,95 @@ def test_a_row_that_is_a_center_is_left_out_as_one_too(p):
             A = (some[rest].T * w[rest]) @ some[rest] / 60 + 1e-3 * K[np.ix_(kept, kept)]
             expected = some[row] @ np.linalg.solve(A, (some[rest].T * w[rest]) @ y[rest] / 60)
             np.testing.assert_allclose(out_of_sample.outputs[place], expected, rtol=1e-6, atol=1e-8)
+
+
+def _table(rng, weighted, copies, n=120, groups=9):
+    group = rng.integers(0, groups, n)
+    X = rng.standard_normal((groups, 3))[group] + rng.standard_normal((n, 3))
+    if copies:  # equal features in one group and across two, with other targets
+        X[1::7] = X[0::7][: len(X[1::7])]
+    y = np.stack([np.sin(X).sum(axis=1), X[:, 0] * X[:, 1]], axis=1) + rng.standard_normal((groups, 2))[group]
+    return X, y, rng.uniform(0.5, 2.0, n) if weighted else None, group
+
+
+def _without_groups(problem, ridge, group, centers):
+    """Outputs of each row by a fit without its group, and without its rows as centers: plain NumPy."""
+    X, y, w = problem.full_rows(np.arange(len(group)))
+    w = np.ones(len(X)) if w is None else w
+    K = problem.engine.kernel_matrix(Expansion(problem.kernel, X, problem.engine), len(X))
+    found = np.zeros(y.shape)
+    for g in np.unique(group):
+        out, rest = group == g, group != g
+        Z = centers[rest[centers]]
+        A = (K[np.ix_(rest, Z)].T * w[rest]) @ K[np.ix_(rest, Z)] / len(X) + ridge * K[np.ix_(Z, Z)]
+        found[out] = K[np.ix_(out, Z)] @ np.linalg.lstsq(A, (K[np.ix_(rest, Z)].T * w[rest]) @ y[rest] / len(X))[0]
+    return found
+
+
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("every_row", [False, True])
+def test_rows_of_groups_are_those_of_fits_without_the_group(every_row, weighted, copies):
+    X, y, w, group = _table(np.random.default_rng(0), weighted, copies and every_row)
+    centers = np.random.default_rng(1).permutation(len(X))[: len(X) if every_row else 40]
+    with ThreadsExecutor() as executor:
+        problem = posed(
+            executor, X, y, w, kernel=sk.Laplace(2.0), centers=centers, group=group, all_rows_are_centers=every_row
+        )
+        found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).out_of_sample
+        expected = _without_groups(problem, 1e-3, group, centers)
+    assert found is not None
+    assert found.source == "leave-group-out"
+    assert sorted(found.ids) == list(range(len(X)))
+    np.testing.assert_allclose(found.outputs, expected[found.ids], rtol=1e-5, atol=1e-7)
+    for unit in np.unique(found.groups):  # units are the groups
+        assert len(set(group[found.ids[found.groups == unit]])) == 1
+
+
+def test_a_group_too_large_for_the_closed_form_is_not_left_out(monkeypatch):
+    monkeypatch.setattr("streamkern.solvers.ridge.MAX_LEFT_OUT_GROUP", 20)
+    X, y, _, _ = _table(np.random.default_rng(0), False, False)
+    group = np.where(np.arange(len(X)) < 100, 0, np.arange(len(X)))
+    with ThreadsExecutor() as executor:
+        problem = posed(executor, X, y, kernel=sk.Laplace(2.0), centers=np.arange(40), group=group)
+        found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).out_of_sample
+    assert sorted(found.ids) == list(range(100, 120))
+
+
+# ---------------------------------------------------------- groups of equal rows, by sums along a direction first
+
+
+def by_bytes(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    seen: dict[bytes, int] = {}
+    codes = np.array([seen.setdefault(row.tobytes(), len(seen)) for row in X], dtype=np.int64)
+    return codes, np.array([np.flatnonzero(codes == k)[0] for k in range(len(seen))], dtype=np.int64)
+
+
+@given(
+    st.integers(0, 40),
+    st.integers(0, 4),
+    st.integers(1, 5),
+    st.sampled_from(["float32", "float64"]),
+    st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_groups_are_those_of_the_bytes_numbered_by_their_first_rows(n: int, d: int, values: int, dtype: str, seed: int):
+    X = np.random.default_rng(seed).integers(0, values, (n, d)).astype(dtype)
+    codes, first = equal_rows(X)
+    expected, firsts = by_bytes(X)
+    np.testing.assert_array_equal(codes, expected)
+    np.testing.assert_array_equal(first, firsts)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [[0.0, 1.0], [-0.0, 1.0], [0.0, 1.0]],  # equal sums, other bytes
+        [[1e300, 1e-300], [1e300, 2e-300], [1e300, 1e-300]],  # a sum that rounds the difference away
+        [[np.nan, 1.0], [np.nan, 2.0], [np.nan, 1.0]],
+        [[np.inf, -np.inf], [np.inf, 3.0], [np.inf, 4.0]],
+    ],
+)
+def test_rows_whose_sums_are_equal_and_that_differ_are_told_apart(rows: list[list[float]]):
+    X = np.array(rows)
+    np.testing.assert_array_equal(equal_rows(X)[0], by_bytes(X)[0])

@@ -109,6 +109,7 @@ def test_auto_is_exact_then_packed_then_delayed():
     assert sk.EigenPro(momentum=0.5).chosen_projection(p, 0) == "inexact"
     assert solver.products("delayed") == 2
     assert sk.EigenPro(projection="delayed").products("delayed") == 1
+    assert sk.EigenPro(projection="delayed").chosen_projection(1000, None) == "delayed"
 
 
 def test_whether_the_kernel_matrix_is_held_is_part_of_the_fingerprint():

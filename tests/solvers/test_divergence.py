@@ -1,4 +1,4 @@
-"""A step of the solver's own choice that diverges is halved, and training begins anew."""
+"""A step of the solver's own choice that diverges is halved, and a few far larger targets are no divergence."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from streamkern.centers import CenterSet
 from streamkern.defaults import MAX_HALVINGS
 from streamkern.errors import NumericalError
 from streamkern.execute import ThreadsExecutor
+from streamkern.execute.dask_executor import local_processes_executor
 from streamkern.precondition.nystrom import StepSize
 from streamkern.runs import load_pipeline, run
 from streamkern.solvers.loop import train, train_stably
@@ -45,6 +46,14 @@ SOLVERS: dict[str, Any] = {
 }
 
 
+def posed(name: str, executor: Any, X: Any, y: Any, **given: Any) -> Any:
+    """The problem of a solver of ``SOLVERS``."""
+    problem = small_problem(executor, X, y, **given)
+    if name == "features":
+        return replace(problem, features=sk.RandomFourier(sk.Gaussian(2.0), 50))
+    return replace(problem, centers=CenterSet(X, np.arange(len(X)))) if name == "every row" else problem
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVERS)
 @pytest.mark.parametrize("threads", [1, 2])
@@ -52,12 +61,7 @@ def test_the_step_is_halved_until_training_is_stable(name: str, threads: int):
     plain = SOLVERS[name]
     solver = too_long(plain, 6.0)
     with ThreadsExecutor(threads) as executor:
-        problem = small_problem(executor)
-        if name == "features":
-            problem = replace(problem, features=sk.RandomFourier(sk.Gaussian(3.0), 50))
-        if name == "every row":
-            X, _ = small_data()
-            problem = replace(problem, centers=CenterSet(X, np.arange(len(X))))
+        problem = posed(name, executor, *small_data())
         said: list[str] = []
         first = solver.setup(problem)
         outcome, last = train_stably(problem, solver, first, lambda _, message: said.append(message))
@@ -183,3 +187,55 @@ def test_kill_9_after_a_halving(tmp_path: Path, command: Callable[..., Any], los
     assert result["weights_sha256"] == expected["weights_sha256"]
     warned = [json.loads(line) for line in log.read_text().splitlines() if '"warning"' in line]
     assert any("half the step" in event["message"] for event in warned)
+
+
+# ----------------------------------------------------------------- targets of which a few are far larger than the rest
+
+
+def heavy(n: int = 1500, seed: int = 2) -> tuple[Any, Any]:
+    """Rows whose targets have the tails of Cauchy's distribution."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 4))
+    return X, X[:, 0] + rng.standard_cauchy(n)
+
+
+def short(name: str) -> Any:
+    return replace(SOLVERS[name], epochs=3, batch=64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_large_targets_of_a_batch_are_no_divergence(name: str, weighted: bool):
+    X, y = heavy()
+    data = sk.from_arrays(X, y, sample_weight=np.random.default_rng(0).uniform(0.5, 2.0, len(X)) if weighted else None)
+    losses: list[float] = []
+    with ThreadsExecutor(2) as executor:
+        problem = posed(name, executor, X, y, data=data, kernel=sk.Laplace(2.0))
+        iteration = (sk.SGD(epochs=3, batch=64) if name == "features" else short(name)).setup(problem)
+        outcome = train(problem, iteration, on_step=lambda progress: losses.append(progress.loss))
+    assert outcome.failure is None
+    assert np.isfinite(outcome.weights).all()
+    assert max(losses) > 2 * losses[0]  # there was something to be taken for a divergence
+
+
+@pytest.mark.slow
+def test_a_step_too_long_is_still_a_divergence_and_workers_see_the_same():
+    X, y = heavy()
+    found = []
+    with ThreadsExecutor(2) as threads, local_processes_executor(2) as cluster:
+        for executor in (threads, cluster):
+            problem = small_problem(executor, X, y, kernel=sk.Laplace(2.0))
+            too_long = sk.EigenPro(epochs=3, batch=64, step=1e6)
+            failure = train(problem, too_long.setup(problem)).failure
+            assert failure is not None
+            assert failure.kind in ("diverged", "non-finite")
+            found.append(train(problem, short("exact").setup(problem)).weights)
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_estimator_trains_on_them(seed: int):
+    X, y = heavy(3000, seed)
+    model = sk.KernelRegressor("laplace", centers=500, solver=sk.EigenPro(epochs=3), memory="4GiB").fit(X, y)
+    assert np.isfinite(model.predict(X)).all()
