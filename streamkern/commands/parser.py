@@ -268,7 +268,7 @@ def _add_planning(commands: Any, shared: _Shared) -> None:
     form.add_argument("--json", action="store_true", help="print JSON")
 
     command = _add(
-        commands, "tune", "tuning.tune_command", "find bandwidth, ridge and number of centers on a subsample",
+        commands, "tune", "pipelines.tune_command", "find bandwidth, ridge and number of centers on a subsample",
         shared.json, pipeline=shared.pipeline, epilog=_EXIT,
     )  # fmt: skip
     command.add_argument(
@@ -283,7 +283,7 @@ def _add_planning(commands: Any, shared: _Shared) -> None:
         "--kernel", action="append", choices=RADIAL_NAMES,
         help="a kernel to compare (default: the pipeline's); may be repeated",
     )  # fmt: skip
-    command.add_argument("--run-dir", metavar="DIR", help="directory of tune.json and tune.html (default: runs/NAME)")
+    command.add_argument("--run-dir", metavar="DIR", help="directory of tune.json (default: runs/NAME)")
 
 
 def _add_reports(commands: Any, shared: _Shared) -> None:

@@ -17,11 +17,13 @@ from streamkern.commands.resources import resources_of
 from streamkern.commands.terminal import complain, say
 from streamkern.errors import StreamkernError, UsageError
 from streamkern.events import Listener
+from streamkern.kernels import RADIAL_KERNELS
 from streamkern.progress import Display
 from streamkern.redaction import redacted
-from streamkern.runs import load_pipeline, parameters, plan, resume, run, type_name
+from streamkern.runs import Pipeline, load_pipeline, parameters, plan, resume, run, type_name
 from streamkern.runs.results import RunResult
-from streamkern.storage.atomic_writes import read_json
+from streamkern.runs.tune import next_command, tune
+from streamkern.storage.atomic_writes import read_json, write_json
 
 
 def settings_help(path: str) -> str:
@@ -51,7 +53,7 @@ def _default(name: str, value: Any) -> str:
 def run_command(args: Namespace, settings: dict[str, str]) -> None:
     """Train a pipeline."""
     resources, pipeline = resources_of(args), load_pipeline(args.pipeline, settings)
-    folder = Path(args.run_dir) if args.run_dir is not None else Path("runs") / pipeline.name
+    folder = _folder(args, pipeline)
 
     def begin(listeners: tuple[Listener, ...]) -> RunResult:
         return run(
@@ -92,6 +94,25 @@ def _watched(begin: Callable[[tuple[Listener, ...]], RunResult], folder: Path, q
         display.close()
     if not quiet:
         say(f"{result}\n")
+
+
+def _folder(args: Namespace, pipeline: Pipeline) -> Path:
+    return Path(args.run_dir) if args.run_dir is not None else Path("runs") / pipeline.name
+
+
+def tune_command(args: Namespace, settings: dict[str, str]) -> None:
+    """Compare settings on a subsample, print them and write tune.json."""
+    resources, pipeline = resources_of(args), load_pipeline(args.pipeline, settings)
+    with Display(sys.stderr) as display:
+        found = tune(
+            pipeline, args.kernel and [RADIAL_KERNELS[name] for name in args.kernel], rows=args.rows,
+            centers=args.centers, resources=resources, on_trial=display.trial,
+        )  # fmt: skip
+    following, place = redacted(next_command(found, args.pipeline, settings)), _folder(args, pipeline) / "tune.json"
+    facts = redacted(found.to_json()) | {"next": following}
+    write_json(place, facts)
+    lines = [found.text(), "", "next:", *(f"  {line}" for line in following.splitlines()), "", f"{place}"]
+    say(json.dumps(facts) + "\n" if args.json else "\n".join(lines) + "\n")
 
 
 def plan_command(args: Namespace, settings: dict[str, str]) -> None:
