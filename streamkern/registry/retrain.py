@@ -17,13 +17,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, RawRows, Scan
 from streamkern.data.statistics import RawScan
 from streamkern.defaults import CHECKPOINT_SECONDS, DRIFT_SAMPLE_BYTES, DRIFT_SAMPLE_ROWS, MAX_GROWTH, VERSIONS_KEPT
-from streamkern.errors import (
-    DataError,
-    PrecisionError,
-    StreamkernError,
-    UnlikeChampionError,
-    UsageError,
-)
+from streamkern.errors import DataError, PrecisionError, StreamkernError, UnlikeChampionError, UsageError
 from streamkern.evaluation.metrics import METRIC_NAMES
 from streamkern.events import Listener
 from streamkern.execute import open_executor
@@ -42,8 +36,8 @@ from streamkern.registry.incremental_retraining import (
     IncrementalUpdate,
     incremental_update,
     profile_of,
+    training_record,
 )
-from streamkern.registry.known_rows import training_record
 from streamkern.registry.model_comparison import ModelComparison, compare_models, without_scaling
 from streamkern.registry.model_registry import Registry
 from streamkern.registry.promotion_gate import Gate, Verdict, default_gate
@@ -57,7 +51,6 @@ from streamkern.storage.artifact import save_artifact
 from streamkern.storage.atomic_writes import discard
 from streamkern.storage.value_digest import digest
 from streamkern.sweep import ScanWork, sweep
-from streamkern.types import Array
 from streamkern.user_code_digest import described
 from streamkern.version import VERSION
 
@@ -234,14 +227,6 @@ class _Challenger:
         return self.result.get("solver_report") or {}
 
 
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    paired: ModelComparison
-    obstacle: str | None
-    profile: drift.DataProfile
-    moved: drift.Drift | None
-
-
 @dataclass(eq=False)
 class _Retraining:
     """A retraining in a registry that is locked; ``settings`` are those of ``run``."""
@@ -273,14 +258,13 @@ class _Retraining:
             return {"status": "unchanged", "version": None, "champion": before, "reasons": reasons}
         champion = None if before is None else models.load(before)
         trained = self.challenger(champion, self.why_cold(champion, last))
-        measured = self.measured(trained, champion)
-        paired, moved = measured.paired, measured.moved
-        metrics, scores = _gate_metrics(trained, measured, len(self.pipeline.train)), paired.champion
+        paired, obstacle, profile, moved = self.measured(trained, champion)
+        metrics, scores = self.gate_metrics(trained, paired, moved), paired.champion
         if scores is not None:
             scores = scores | {"n_train": float(models.record(before)["rows"])}
         verdict = self.gate.judge(metrics, scores)
-        if measured.obstacle is not None:
-            verdict = Verdict(False, (measured.obstacle, "a person decides: streamkern models DIR promote VERSION"))
+        if obstacle is not None:
+            verdict = Verdict(False, (obstacle, "a person decides: streamkern models DIR promote VERSION"))
         page, failure = self.page(trained)
         decision = {
             "status": "promoted" if verdict.passed else "rejected",
@@ -291,13 +275,13 @@ class _Retraining:
             "champion": before,
             "start": trained.start,
             "why_cold": trained.why_cold,
-            "reused_rows": 0 if trained.incremental is None else trained.incremental.reusable_part.reused,
+            "reused_rows": 0 if trained.incremental is None else trained.incremental.reused,
             "significance": paired.test,
-            "drift": None if moved is None else _drift_summary(moved),
+            "drift": None if moved is None else moved.summary(),
             "warnings": [*trained.solved.get("warnings", ()), *([] if moved is None else moved.warnings()), *failure],
             "report": None if page is None else page.name,
         }
-        number = self.add(trained, measured, key, decision, page)
+        number = self.add(trained, profile, key, decision, page)
         if verdict.passed:
             models.promote(number, before)
         models.prune(self.keep)
@@ -346,15 +330,19 @@ class _Retraining:
             result = run(pipeline, self.folder, listeners=self.listeners, **self.settings)
         return _Challenger(self.folder / "model.zarr", result, why_cold, sums)
 
-    def measured(self, trained: _Challenger, champion: KernelMachine | None) -> _Measured:
+    def measured(
+        self, trained: _Challenger, champion: KernelMachine | None
+    ) -> tuple[ModelComparison, str | None, drift.DataProfile, drift.Drift | None]:
+        """Compare both models; with the reason why they cannot be compared, and the rows' profile and drift."""
         challenger = load_model(trained.place)
         assert self.pipeline.test is not None
         with open_executor("threads", self.threads) as executor:
             paired, obstacle = _compare(challenger, champion, self.pipeline.test, executor)
             if trained.incremental is not None:
-                return _Measured(paired, obstacle, *trained.incremental.profile(paired))
+                trained.result["metrics"] = {"test": _defined(paired.challenger)}
+                return (paired, obstacle, *trained.incremental.profile(paired))
             profile = data_profile(self.pipeline, executor, paired.challenger_scores, challenger)
-            return _Measured(paired, obstacle, profile, self.measure_drift(champion, profile, executor, paired))
+            return paired, obstacle, profile, self.measure_drift(champion, profile, executor, paired)
 
     def measure_drift(
         self, model: KernelMachine | None, now: drift.DataProfile, executor: Executor, paired: ModelComparison
@@ -364,13 +352,23 @@ class _Retraining:
         before = profile_of(self.models, self.before)
         if before.columns != now.columns or len(before.target_edges) != len(now.target_edges):
             return None
-        rows = without_scaling(self.pipeline.train)
-        targets = before.target_edges if len(before.target_edges) else None
-        tally = sweep(executor, ScanWork(RawScan(Scan(Assembly(rows))), drift.ColumnTally(before.edges, targets)))
+        rows, edges = without_scaling(self.pipeline.train), before.target_edges
+        tally = drift.column_tally(rows, before.edges, edges, executor)
         found = drift.measure_drift(before, tally, paired.champion_scores)
         if isinstance(model, PartitionedMachine) and len(before.leaf_counts) == model.tree.leaves:
-            found = replace(found, leaves=drift.leaf_drift(before, _leaves(model, rows, targets, executor)))
+            found = replace(found, leaves=drift.leaf_drift(before, drift.leaf_tally(model, rows, edges, executor)))
         return found
+
+    def gate_metrics(
+        self, trained: _Challenger, paired: ModelComparison, moved: drift.Drift | None
+    ) -> dict[str, float | None]:
+        return {
+            **paired.challenger,
+            "n_train": float(len(self.pipeline.train)),
+            "p_value": None if paired.test is None else paired.test["p_value"],
+            "residual": trained.solved.get("residual"),
+            **(dict.fromkeys(drift.DRIFT_METRICS) if moved is None else moved.metrics()),
+        }
 
     def page(self, trained: _Challenger) -> tuple[Path | None, list[str]]:
         """Return the page written, or a warning: a failed report must not fail the retraining."""
@@ -382,7 +380,7 @@ class _Retraining:
             return None, [f"the report could not be written: {error}"]
 
     def add(
-        self, trained: _Challenger, measured: _Measured, key: str, decision: dict[str, Any], page: Path | None
+        self, trained: _Challenger, profile: drift.DataProfile, key: str, decision: dict[str, Any], page: Path | None
     ) -> int:
         """Add the challenger, with the decision on it, as a version."""
         pipeline, models, result = self.pipeline, self.models, trained.result
@@ -405,7 +403,7 @@ class _Retraining:
             "test": pipeline.test.fingerprint,
             "weights_sha256": result["weights_sha256"],
             "solver": result["solver"],
-            "metrics": result["metrics"] or {"test": _defined(measured.paired.challenger)},
+            "metrics": result["metrics"],
             "training_seconds": result["seconds"],
             "resumed_rows": result["resumed_rows"],
             "streamkern": VERSION,
@@ -415,22 +413,11 @@ class _Retraining:
         def fill(version: Path) -> None:
             shutil.copytree(trained.place, version / "model.zarr")
             load_model(version / "model.zarr")
-            save_artifact(version / "profile.zarr", PROFILE, *measured.profile.dump())
+            save_artifact(version / "profile.zarr", PROFILE, *profile.dump())
             if page is not None:
                 shutil.copyfile(page, version / page.name)
 
         return models.add(fill, record)
-
-
-def _gate_metrics(trained: _Challenger, measured: _Measured, rows: int) -> dict[str, float | None]:
-    paired, moved = measured.paired, measured.moved
-    return {
-        **paired.challenger,
-        "n_train": float(rows),
-        "p_value": None if paired.test is None else paired.test["p_value"],
-        "residual": trained.solved.get("residual"),
-        **(dict.fromkeys(drift.DRIFT_METRICS) if moved is None else moved.metrics()),
-    }
 
 
 def _compare(
@@ -454,48 +441,25 @@ def data_profile(pipeline: Pipeline, executor: Executor, scores: Any, model: Ker
     rows = without_scaling(pipeline.train)
     k = int(np.clip(DRIFT_SAMPLE_BYTES // (8 * rows.n_features), 1, DRIFT_SAMPLE_ROWS))
     ids = np.sort(rows.draw(min(k, rows.base_rows), Draw.DRIFT))
-    (pieces,) = sweep(executor, ScanWork(RawScan(Scan(Assembly(rows), only=ids)), _block_unchanged))
-    X = np.concatenate([piece[0] for piece in pieces])
-    regression = pipeline.task == "regression"
-    target_edges = None
-    if regression:
-        target_edges = drift.edges_of(np.concatenate([piece[1].reshape(len(piece[1]), -1) for piece in pieces]))
-    edges = drift.edges_of(X)
-    n, counts, targets, labels = sweep(
-        executor, ScanWork(RawScan(Scan(Assembly(rows))), drift.ColumnTally(edges, target_edges))
-    )
-    score_edges = drift.edges_of(scores[:, None])
+    (pieces,) = sweep(executor, ScanWork(RawScan(Scan(Assembly(rows), only=ids)), _features_and_targets))
+    X, y = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+    edges, score_edges = drift.edges_of(X), drift.edges_of(scores[:, None])
+    target_edges = drift.edges_of(y if pipeline.task == "regression" else y[:, :0])
+    n, counts, targets, labels = drift.column_tally(rows, edges, target_edges, executor)
+    leaves = {}
+    if isinstance(model, PartitionedMachine):
+        leaves = drift.leaf_profile(drift.leaf_tally(model, rows, target_edges, executor))
     return drift.DataProfile(
-        int(n),
-        edges,
-        counts,
-        np.zeros((0, edges.shape[1])) if target_edges is None else target_edges,
-        targets,
-        dict(labels),
-        score_edges,
-        drift.count(scores[:, None], score_edges),
-        rows.source.columns or tuple(f"f{i}" for i in range(rows.n_features)),
-        **drift.leaf_profile(_leaves(model, rows, target_edges, executor))
-        if isinstance(model, PartitionedMachine)
-        else {},
-    )
+        int(n), edges, counts, target_edges, targets, dict(labels), score_edges,
+        drift.count(scores[:, None], score_edges), **leaves,
+        columns=rows.source.columns or tuple(f"f{i}" for i in range(rows.n_features)),
+    )  # fmt: skip
 
 
-def _leaves(model: PartitionedMachine, rows: Dataset, target_edges: Array | None, executor: Executor) -> Parts:
-    scan, _ = model.blocks(rows)
-    tally = drift.LeafTally(model.tree.leaves, target_edges)
-    return sweep(executor, ScanWork(drift.RoutedScan(scan, model.tree), tally))
-
-
-def _block_unchanged(block: tuple[RawRows, str], state: Any) -> Parts:
-    return (Stack(((block[0].X, block[0].y),)),)
-
-
-def _drift_summary(moved: drift.Drift) -> dict[str, Any]:
-    order = np.argsort(-moved.psi, kind="stable")[:10]
-    columns = {moved.columns[i]: {"psi": float(moved.psi[i]), "ks": float(moved.ks[i])} for i in order}
-    leaves = {} if moved.leaves is None else {"leaves": moved.leaves.summary()}
-    return {name.removeprefix("drift."): n for name, n in moved.metrics().items()} | {"columns": columns} | leaves
+def _features_and_targets(block: tuple[RawRows, str], state: Any) -> Parts:
+    X, y = block[0].X, block[0].y
+    assert y is not None
+    return (Stack(((X, y.reshape(len(X), -1)),)),)
 
 
 def _key(pipeline: Pipeline, gate: Gate, cold: bool) -> str:

@@ -401,19 +401,8 @@ def _manifest(pipeline: Pipeline, given: Resources, checkpoint_seconds: float) -
 
 
 _TRAINING = (
-    "train",
-    "kernel",
-    "centers",
-    "features",
-    "metric",
-    "partition",
-    "solver",
-    "class_weight",
-    "preprocess",
-    "code",
-    "seed",
-    "lanes",
-    "dtype",
+    *("train", "kernel", "centers", "features", "metric", "partition", "solver", "class_weight", "preprocess"),
+    *("code", "seed", "lanes", "dtype"),
 )
 
 

@@ -17,7 +17,7 @@ import streamkern as sk
 from streamkern.commands.parser import main
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.registry import RetrainResult
-from streamkern.registry.known_rows import training_record
+from streamkern.registry.incremental_retraining import training_record
 from streamkern.registry.model_registry import Registry
 from streamkern.registry.retrain import data_profile
 from streamkern.storage.artifact import load_artifact
