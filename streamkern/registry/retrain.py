@@ -467,14 +467,11 @@ def _key(pipeline: Pipeline, gate: Gate, cold: bool) -> str:
     return digest(
         VERSION,
         [None if rows is None else rows.fingerprint for rows in (pipeline.train, pipeline.test, pipeline.validation)],
-        [described(part) for part in (pipeline.kernel, pipeline.metric, pipeline.centers, pipeline.features)],
+        [described(getattr(pipeline, name)) for name in ("kernel", "metric", "centers", "features", "partition")],
         AUTO if pipeline.solver == AUTO else described(pipeline.solver),
-        *(described(part) for part in (pipeline.metric, pipeline.partition) if part is not None),
-        *([] if pipeline.class_weight is None else [["class_weight", str(pipeline.class_weight)]]),
-        *([] if pipeline.threshold is None else [["threshold", pipeline.threshold]]),
         [described(step) for step in preprocessing_steps(pipeline)],
         [pipeline.task, pipeline.seed, pipeline.lanes, pipeline.dtype],
-        [gate.expression, cold],
+        [str(pipeline.class_weight), pipeline.threshold, gate.expression, cold],
     )
 
 

@@ -361,6 +361,9 @@ def _finished(folder: Path) -> dict[str, Any] | None:
 
 
 def _manifest(pipeline: Pipeline, given: Resources, checkpoint_seconds: float) -> dict[str, Any]:
+    parts = {
+        name: getattr(pipeline, name) for name in ("kernel", "centers", "features", "metric", "partition", "solver")
+    }
     return {
         "run": secrets.token_hex(8),
         "name": pipeline.name,
@@ -373,12 +376,7 @@ def _manifest(pipeline: Pipeline, given: Resources, checkpoint_seconds: float) -
             "augmentations": [augmentation.to_json() for augmentation in pipeline.train.augmentations],
             "quarantine": [each._asdict() for each in pipeline.train.quarantine],
         },
-        "kernel": None if pipeline.kernel is None else pipeline.kernel.to_json(),
-        "centers": None if pipeline.centers is None else pipeline.centers.to_json(),
-        "features": None if pipeline.features is None else pipeline.features.to_json(),
-        "metric": None if pipeline.metric is None else pipeline.metric.to_json(),
-        "partition": pipeline.partition if pipeline.partition in (None, AUTO) else pipeline.partition.to_json(),
-        "solver": AUTO if pipeline.solver == AUTO else pipeline.solver.to_json(),
+        **{name: part if part in (None, AUTO) else part.to_json() for name, part in parts.items()},
         "class_weight": pipeline.class_weight if pipeline.class_weight is None else str(pipeline.class_weight),
         "threshold": pipeline.threshold,
         "preprocess": [step.to_json() for step in preprocessing_steps(pipeline)],
