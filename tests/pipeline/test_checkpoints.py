@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import signal
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,10 +21,11 @@ from streamkern.cpu.engine import HostEngine
 from streamkern.defaults import KEPT_CHECKPOINTS
 from streamkern.events import EventLog
 from streamkern.execute import ThreadsExecutor
-from streamkern.runs import checkpoints, load_pipeline, resume, run
+from streamkern.runs import checkpoints, load_pipeline, run
 from streamkern.runs.checkpoints import Checkpoints
 from streamkern.solvers import Checkpoint, Problem, loop, train
 from streamkern.testing.solver import small_data, small_problem
+from tests.slow_solver import SLOW
 
 SOLVERS: dict[str, Any] = {
     "exact": sk.EigenPro(epochs=3, batch=100),
@@ -215,49 +215,20 @@ def test_a_training_shorter_than_the_interval_writes_nothing(tmp_path: Path):
 
 # ------------------------------------------------------------------------------------------------- runs that are killed
 
-PIPELINE = textwrap.dedent(
-    """
-    import os
-    import time
-
-    import numpy as np
-
-    import streamkern as sk
-
-
-    class Slow(sk.EigenPro):
-        '''Steps that take as long as real ones.'''
-
-        def setup(self, problem, prepared=None):
-            iteration = super().setup(problem, prepared)
-            update = iteration.update
-            pause = float(os.environ.get("PAUSE", "0"))
-
-            def slow(*given):
-                time.sleep(pause)
-                return update(*given)
-
-            iteration.update = slow
-            return iteration
-
-        def to_json(self):
-            return {**super().to_json(), "name": "EigenPro"}
-
-
-    def pipeline(epochs: int = 4, batch: int = 40) -> sk.Pipeline:
-        rng = np.random.default_rng(0)
-        X = rng.normal(size=(2000, 6)).astype(np.float32)
-        data = sk.from_arrays(X, np.sin(X[:, 0]) + X[:, 1]).split(test=0.2)
-        return sk.Pipeline(data[0], sk.Laplace(3.0), sk.Uniform(100), Slow(epochs=epochs, batch=batch), test=data[1],
-                           task="regression")
-    """
-)
+PIPELINE = """
+def pipeline(epochs: int = 4, batch: int = 40) -> sk.Pipeline:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 6)).astype(np.float32)
+    data = sk.from_arrays(X, np.sin(X[:, 0]) + X[:, 1]).split(test=0.2)
+    return sk.Pipeline(data[0], sk.Laplace(3.0), sk.Uniform(100), Slow(epochs=epochs, batch=batch), test=data[1],
+                       task="regression")
+"""
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "slow.py"
-    path.write_text(PIPELINE)
+    path.write_text(SLOW + PIPELINE)
     return path
 
 
@@ -352,12 +323,3 @@ def test_a_changed_setting_starts_anew_and_the_old_training_can_still_go_on(
     result = run(load_pipeline(file), folder)
     assert result["resumed_rows"] > 0
     assert result["weights_sha256"] == run(load_pipeline(file), tmp_path / "whole")["weights_sha256"]
-
-
-def test_resume_says_what_it_cannot(tmp_path: Path):
-    with pytest.raises(sk.UsageError, match="no run here"):
-        resume(tmp_path)
-    data = sk.from_arrays(*small_data(200))
-    run(sk.Pipeline(data, sk.Laplace(3.0), sk.Uniform(20), task="regression"), tmp_path / "python")
-    with pytest.raises(sk.UsageError, match="pipeline file"):
-        resume(tmp_path / "python")
