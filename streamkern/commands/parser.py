@@ -308,13 +308,13 @@ def _add_reports(commands: Any, shared: _Shared) -> None:
 
 def _add_prediction(commands: Any, shared: _Shared) -> None:
     command = _add(
-        commands, "evaluate", "prediction.evaluate_command", "score a saved model on stored rows",
+        commands, "evaluate", "data.evaluate_command", "score a saved model on stored rows",
         shared.model, shared.where,
     )  # fmt: skip
     command.add_argument("--target", required=True, nargs="+", metavar="NAME", help="the target column, or columns")
 
     command = _add(
-        commands, "predict", "prediction.predict_command", "predict stored rows with a saved model",
+        commands, "predict", "data.predict_command", "predict stored rows with a saved model",
         shared.model, shared.where, shared.scheduler, epilog=_EXIT,
     )  # fmt: skip
     command.add_argument("out", metavar="OUTPUT", help="the .parquet or .csv file or .zarr directory to create")
@@ -330,7 +330,7 @@ def _add_prediction(commands: Any, shared: _Shared) -> None:
     command.add_argument("--overwrite", action="store_true", help="replace existing predictions")
 
     command = _add(
-        commands, "explain", "prediction.explain_command",
+        commands, "explain", "data.explain_command",
         "show the columns that a model depends on, and gradients of single rows", shared.json,
     )  # fmt: skip
     command.add_argument("model", metavar="RUN", help="the directory of a run, or a model.zarr")

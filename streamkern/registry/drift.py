@@ -186,9 +186,9 @@ class DataProfile:
         return {name: getattr(self, name) for name in names}, facts
 
     @classmethod
-    def load(cls, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> DataProfile:
+    def load(cls, arrays: Mapping[str, Any], facts: Mapping[str, Any]) -> DataProfile:
         """Return the profile that ``dump`` described."""
-        lists = {name: tuple(facts.get(name, ())) for name in ("columns", "leaf_labels")}
+        lists: dict[str, Any] = {name: tuple(facts.get(name, ())) for name in ("columns", "leaf_labels")}
         return cls(**arrays, n=facts["n"], labels=facts["labels"], **lists)
 
 

@@ -213,7 +213,8 @@ def updated(
     for data, sign in ((added, 1), (forgotten, -1)):
         if data is not None:
             # Without weights, rows have weight 1.
-            parts = _swept(problem, data, sums)
+            contribution = normal_equations(problem.basis(), problem, sums.change, True)
+            parts = sweep(executor, ScanWork(Scan(problem.assembly(data), SCAN_ROWS), contribution))
             sums = sums.plus(parts, sign, 1.0 if data.weighted else sums.unit)
             del parts
     if forgotten is not None:
@@ -269,11 +270,6 @@ def _problem(model: KernelMachine, sums: Sums, rows: Dataset, executor: Executor
         memory=projected.solver_bytes, cache_bytes=projected.cache_bytes, features=model.features,
         mean_weight=sums.unit,
     )  # fmt: skip
-
-
-def _swept(problem: Problem, data: Dataset, sums: Sums) -> Parts:
-    contribution = normal_equations(problem.basis(), problem, sums.change, True)
-    return sweep(problem.executor, ScanWork(Scan(problem.assembly(data), SCAN_ROWS), contribution))
 
 
 def _solved(problem: Problem, sums: Sums) -> tuple[Solved, dict[str, Any]]:
