@@ -20,7 +20,7 @@ from streamkern.progress import Display
 from streamkern.report.page import page
 from streamkern.report.run_directory import read_run
 from streamkern.report.run_status import status
-from streamkern.runs.run_stages import RunRunner
+from streamkern.runs.caching_runner import CachingRunner
 
 Make = Callable[..., sk.Pipeline]
 DUMMY_BYTES = 3 << 30
@@ -34,8 +34,8 @@ def dummy(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[Any]]:
 
     def run(fit: Any) -> dict[str, int]:
         computed.append(len(fit.centers.Z))
-        if isinstance(fit.runner, RunRunner):
-            assert status(read_run(fit.runner.job.folder))["stage"] == "dummy"
+        if isinstance(fit.runner, CachingRunner):
+            assert status(read_run(fit.runner.folder))["stage"] == "dummy"
         return {"centers": len(fit.centers.Z)}
 
     stage = Stage(
