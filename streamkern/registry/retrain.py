@@ -210,23 +210,6 @@ def _require_loadable(pipeline: Pipeline) -> None:
             ) from error
 
 
-@dataclass(frozen=True, eq=False)
-class _Challenger:
-    place: Path
-    result: dict[str, Any]
-    why_cold: str | None
-    sums: dict[str, Any] | None
-    incremental: IncrementalUpdate | None = None
-
-    @property
-    def start(self) -> str:
-        return "sums" if self.incremental is not None else "warm" if self.why_cold is None else "cold"
-
-    @property
-    def solved(self) -> dict[str, Any]:
-        return self.result.get("solver_report") or {}
-
-
 @dataclass(eq=False)
 class _Retraining:
     """A retraining in a registry that is locked; ``settings`` are those of ``run``."""
@@ -247,6 +230,15 @@ class _Retraining:
         self.folder = self.models.run_dir(pipeline.name)
         self.threads: int | None = given.threads
         self.before = self.models.standing.champion
+        self.champion: KernelMachine | None = None
+        self.place = self.folder / "model.zarr"
+        self.why_cold: str | None = None
+        self.sums: dict[str, Any] | None = None
+        self.incremental: IncrementalUpdate | None = None
+
+    @property
+    def start(self) -> str:
+        return "sums" if self.incremental is not None else "warm" if self.why_cold is None else "cold"
 
     def decide(self) -> dict[str, Any]:
         models, before = self.models, self.before
@@ -256,16 +248,25 @@ class _Retraining:
             same = f"the same as for version {last['version']}, which was {last['status']}"
             reasons = [f"data, pipeline and gate are {same}"]
             return {"status": "unchanged", "version": None, "champion": before, "reasons": reasons}
-        champion = None if before is None else models.load(before)
-        trained = self.challenger(champion, self.why_cold(champion, last))
-        paired, obstacle, profile, moved = self.measured(trained, champion)
-        metrics, scores = self.gate_metrics(trained, paired, moved), paired.champion
+        self.champion = None if before is None else models.load(before)
+        self.why_cold = self.why_not_warm(last)
+        result = self.train()
+        solved = result.get("solver_report") or {}
+        paired, obstacle, profile, moved = self.measured(result)
+        metrics = {
+            **paired.challenger,
+            "n_train": float(len(self.pipeline.train)),
+            "p_value": None if paired.test is None else paired.test["p_value"],
+            "residual": solved.get("residual"),
+            **(dict.fromkeys(drift.DRIFT_METRICS) if moved is None else moved.metrics()),
+        }
+        scores = paired.champion
         if scores is not None:
             scores = scores | {"n_train": float(models.record(before)["rows"])}
         verdict = self.gate.judge(metrics, scores)
         if obstacle is not None:
             verdict = Verdict(False, (obstacle, "a person decides: streamkern models DIR promote VERSION"))
-        page, failure = self.page(trained)
+        page, failure = self.page()
         decision = {
             "status": "promoted" if verdict.passed else "rejected",
             "promote": verdict.passed,
@@ -273,27 +274,27 @@ class _Retraining:
             "challenger": _defined(metrics),
             "against": None if scores is None else _defined(scores),
             "champion": before,
-            "start": trained.start,
-            "why_cold": trained.why_cold,
-            "reused_rows": 0 if trained.incremental is None else trained.incremental.reused,
+            "start": self.start,
+            "why_cold": self.why_cold,
+            "reused_rows": 0 if self.incremental is None else self.incremental.reused,
             "significance": paired.test,
             "drift": None if moved is None else moved.summary(),
-            "warnings": [*trained.solved.get("warnings", ()), *([] if moved is None else moved.warnings()), *failure],
+            "warnings": [*solved.get("warnings", ()), *([] if moved is None else moved.warnings()), *failure],
             "report": None if page is None else page.name,
         }
-        number = self.add(trained, profile, key, decision, page)
+        number = self.add(result, profile, key, decision, page)
         if verdict.passed:
             models.promote(number, before)
         models.prune(self.keep)
-        if trained.incremental is not None:
-            discard(trained.place)
+        if self.incremental is not None:
+            discard(self.place)
         facts = redacted({name: value for name, value in decision.items() if name != "promote"})
         if page is not None:
             facts["report"] = models.at(number, page.name)
         return facts | {"version": number, "before": before, "champion": _champion(models)}
 
-    def why_cold(self, champion: KernelMachine | None, last: dict[str, Any] | None) -> str | None:
-        if champion is None or self.cold:
+    def why_not_warm(self, last: dict[str, Any] | None) -> str | None:
+        if self.champion is None or self.cold:
             return "requested" if self.cold else "there is no champion yet"
         if last is not None and last["status"] == "rejected":
             return "the last challenger was rejected"
@@ -302,53 +303,52 @@ class _Retraining:
             return f"the rows have grown from {chosen:,} to {rows:,} since the centers were chosen"
         return None
 
-    def challenger(self, champion: KernelMachine | None, why_cold: str | None) -> _Challenger:
+    def train(self) -> dict[str, Any]:
         """Train: from the champion's sums if possible, else by a run, with a warm start if possible."""
-        pipeline = self.pipeline
-        keeps = traits_of(pipeline.solver).keeps_sums and pipeline.partition is None
-        sums = training_record(pipeline) if keeps else None
-        if why_cold is None and sums is not None:
-            assert champion is not None
-            incremental, why_cold = incremental_update(pipeline, sums, champion, self.models, self.forget, self.threads)
-            if incremental is not None:
+        pipeline, champion = self.pipeline, self.champion
+        if traits_of(pipeline.solver).keeps_sums and pipeline.partition is None:
+            self.sums = training_record(pipeline)
+        if self.why_cold is None and self.sums is not None and champion is not None:
+            update, self.why_cold = incremental_update(
+                pipeline, self.sums, champion, self.models, self.forget, self.threads
+            )
+            if update is not None:
                 try:
                     place = self.folder / UPDATED
-                    result = incremental.train(champion, place, pipeline.validation, self.forget, self.settings)
-                    return _Challenger(place, result, why_cold, sums, incremental)
+                    result = update.train(champion, place, pipeline.validation, self.forget, self.settings)
+                    self.place, self.incremental = place, update
+                    return result
                 except UnlikeChampionError as error:
-                    why_cold = error.what
+                    self.why_cold = error.what
         begun = pipeline
-        if why_cold is None:
-            assert champion is not None
-            begun, why_cold = with_warm_start(pipeline, champion)
+        if self.why_cold is None and champion is not None:
+            begun, self.why_cold = with_warm_start(pipeline, champion)
         try:
-            result = run(begun, self.folder, listeners=self.listeners, **self.settings)
+            return run(begun, self.folder, listeners=self.listeners, **self.settings)
         except (UnlikeChampionError, PrecisionError) as error:
             if begun is pipeline:
                 raise
-            why_cold = error.what
-            result = run(pipeline, self.folder, listeners=self.listeners, **self.settings)
-        return _Challenger(self.folder / "model.zarr", result, why_cold, sums)
+            self.why_cold = error.what
+            return run(pipeline, self.folder, listeners=self.listeners, **self.settings)
 
     def measured(
-        self, trained: _Challenger, champion: KernelMachine | None
+        self, result: dict[str, Any]
     ) -> tuple[ModelComparison, str | None, drift.DataProfile, drift.Drift | None]:
         """Compare both models; with the reason why they cannot be compared, and the rows' profile and drift."""
-        challenger = load_model(trained.place)
+        challenger = load_model(self.place)
         assert self.pipeline.test is not None
         with open_executor("threads", self.threads) as executor:
-            paired, obstacle = _compare(challenger, champion, self.pipeline.test, executor)
-            if trained.incremental is not None:
-                trained.result["metrics"] = {"test": _defined(paired.challenger)}
-                return (paired, obstacle, *trained.incremental.profile(paired))
+            paired, obstacle = _compare(challenger, self.champion, self.pipeline.test, executor)
+            if self.incremental is not None:
+                result["metrics"] = {"test": _defined(paired.challenger)}
+                return (paired, obstacle, *self.incremental.profile(paired))
             profile = data_profile(self.pipeline, executor, paired.challenger_scores, challenger)
-            return paired, obstacle, profile, self.measure_drift(champion, profile, executor, paired)
+            return paired, obstacle, profile, self.measure_drift(profile, executor, paired)
 
-    def measure_drift(
-        self, model: KernelMachine | None, now: drift.DataProfile, executor: Executor, paired: ModelComparison
-    ) -> drift.Drift | None:
+    def measure_drift(self, now: drift.DataProfile, executor: Executor, paired: ModelComparison) -> drift.Drift | None:
         if self.before is None:
             return None
+        model = self.champion
         before = profile_of(self.models, self.before)
         if before.columns != now.columns or len(before.target_edges) != len(now.target_edges):
             return None
@@ -359,20 +359,9 @@ class _Retraining:
             found = replace(found, leaves=drift.leaf_drift(before, drift.leaf_tally(model, rows, edges, executor)))
         return found
 
-    def gate_metrics(
-        self, trained: _Challenger, paired: ModelComparison, moved: drift.Drift | None
-    ) -> dict[str, float | None]:
-        return {
-            **paired.challenger,
-            "n_train": float(len(self.pipeline.train)),
-            "p_value": None if paired.test is None else paired.test["p_value"],
-            "residual": trained.solved.get("residual"),
-            **(dict.fromkeys(drift.DRIFT_METRICS) if moved is None else moved.metrics()),
-        }
-
-    def page(self, trained: _Challenger) -> tuple[Path | None, list[str]]:
+    def page(self) -> tuple[Path | None, list[str]]:
         """Return the page written, or a warning: a failed report must not fail the retraining."""
-        if self.report is None or trained.incremental is not None:  # only a run has a report
+        if self.report is None or self.incremental is not None:  # only a run has a report
             return None, []
         try:
             return self.report(self.folder), []
@@ -380,12 +369,12 @@ class _Retraining:
             return None, [f"the report could not be written: {error}"]
 
     def add(
-        self, trained: _Challenger, profile: drift.DataProfile, key: str, decision: dict[str, Any], page: Path | None
+        self, result: dict[str, Any], profile: drift.DataProfile, key: str, decision: dict[str, Any], page: Path | None
     ) -> int:
         """Add the challenger, with the decision on it, as a version."""
-        pipeline, models, result = self.pipeline, self.models, trained.result
+        pipeline, models = self.pipeline, self.models
         assert pipeline.test is not None
-        rows, cold = len(pipeline.train), trained.start == "cold"
+        rows, cold = len(pipeline.train), self.start == "cold"
         record = {
             "key": key,
             "status": decision["status"],
@@ -394,9 +383,9 @@ class _Retraining:
             "settings": dict(pipeline.settings),
             "gate": self.gate.expression,
             "rows": rows,
-            "start": trained.start,
-            "why_cold": trained.why_cold,
-            **({} if trained.sums is None else {"sums": trained.sums}),
+            "start": self.start,
+            "why_cold": self.why_cold,
+            **({} if self.sums is None else {"sums": self.sums}),
             "centers_rows": rows if cold else models.record(self.before)["centers_rows"],
             "trained_rows": result["history"][-1]["rows"] if result["history"] else 0,
             "train": pipeline.train.fingerprint,
@@ -411,7 +400,7 @@ class _Retraining:
         }
 
         def fill(version: Path) -> None:
-            shutil.copytree(trained.place, version / "model.zarr")
+            shutil.copytree(self.place, version / "model.zarr")
             load_model(version / "model.zarr")
             save_artifact(version / "profile.zarr", PROFILE, *profile.dump())
             if page is not None:
