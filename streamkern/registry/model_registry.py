@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,35 +187,27 @@ class Registry:
             UsageError: as ``path``.
             ModelFormatError: the model is damaged.
         """
-        user: list[object] = []
+        return self.read(version, "model.zarr", load_model)
 
-        def read(folder: Path) -> KernelMachine:
-            model = load_model(folder)
-            if model._on_disk is not None:
-                user.append(model._on_disk)  # centers, or leaves, may still be read from disk
-            return model
-
-        return self.read(version, "model.zarr", read, user)
-
-    def read(self, version: int | str | None, part: str, read: Callable[[Path], T], user: Sequence[object] = ()) -> T:
+    def read(self, version: int | str | None, part: str, read: Callable[[Path], T]) -> T:
         """Return the result of a function that reads a part of a version.
 
         Args:
             version: the version's number; by default, the champion's.
             part: the name of a directory, such as ``profile.zarr``.
             read: function called with the path of the directory, or of a temporary copy of it. It is called again
-                if the champion is replaced meanwhile.
-            user: an empty list. If an object, such as a model, reads the files after ``read`` returns, ``read`` must
-                append this object to the list. A temporary copy is deleted when the object is garbage-collected. If the
-                list stays empty, the copy is deleted when ``read`` returns.
+                if the champion is replaced meanwhile. The copy is deleted when the function returns; or, if it returns
+                a model that still reads from disk, when the model is garbage-collected.
         """
 
         def at(number: int) -> T:
-            folder = self._store.folder(number, part)
+            folder, user = self._store.folder(number, part), None
             try:
-                return read(folder)
+                found = read(folder)
+                user = getattr(found, "_on_disk", None)  # centers, or leaves, may still be read from disk
+                return found
             finally:
-                self._store.release(folder, *user)
+                self._store.release(folder, user)
 
         return self._steady(version, at)
 
