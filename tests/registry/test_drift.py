@@ -36,10 +36,12 @@ def block(X: np.ndarray, y: np.ndarray | None = None) -> tuple[RawRows, str]:
     return RawRows(X, y, ids, ids * 0), "here"
 
 
-def profile(X: np.ndarray, y: np.ndarray | None = None, scores: np.ndarray | None = None) -> DataProfile:
+def profile(
+    X: np.ndarray, y: np.ndarray | None = None, scores: np.ndarray | None = None, of_targets: np.ndarray = NONE
+) -> DataProfile:
     edges = edges_of(X)
-    n, counts, targets, labels = ColumnTally(edges, NONE)(block(X, y), None)
-    made = DataProfile(n, edges, counts, NONE, targets, dict(labels), columns=tuple("abc"))
+    n, counts, targets, labels = ColumnTally(edges, of_targets)(block(X, y), None)
+    made = DataProfile(n, edges, counts, of_targets, targets, dict(labels), columns=tuple("abc"))
     if scores is None:
         return made
     steps = edges_of(scores[:, None])
@@ -47,7 +49,7 @@ def profile(X: np.ndarray, y: np.ndarray | None = None, scores: np.ndarray | Non
 
 
 def moved(before: DataProfile, X: np.ndarray, y: np.ndarray | None = None, scores: np.ndarray | None = None) -> Drift:
-    return measure_drift(before, ColumnTally(before.edges, NONE)(block(X, y), None), scores)
+    return measure_drift(before, ColumnTally(before.edges, before.target_edges)(block(X, y), None), scores)
 
 
 def rows(n: int, seed: int = 0) -> np.ndarray:
@@ -134,12 +136,9 @@ def test_classes_and_scores_are_compared():
 
 def test_targets_that_are_values_are_counted_like_a_column():
     y = np.random.default_rng(0).standard_normal(1000)
-    edges, target_edges = edges_of(rows(1000)), edges_of(y[:, None])
-    n, counts, targets, labels = ColumnTally(edges, target_edges)(block(rows(1000), y), None)
-    before = DataProfile(n, edges, counts, target_edges, targets, dict(labels), columns=tuple("abc"))
-    after = ColumnTally(edges, target_edges)(block(rows(1000), y + 1), None)
-    assert measure_drift(before, after).target_psi > 0.5
-    assert labels == {}
+    before = profile(rows(1000), y, of_targets=edges_of(y[:, None]))
+    assert moved(before, rows(1000), y + 1).target_psi > 0.5
+    assert before.labels == {}
 
 
 def test_many_shifted_columns_are_told_in_short():
