@@ -31,10 +31,7 @@ _EXIT = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command, by default the words of the process, and return its exit status.
-
-    It is 0 done, 1 failed, 2 bad usage, missing run or refused plan, 3 numerical failure, 75 busy, 130 interrupted.
-    """
+    """Run a command, by default the words of the process, and return its exit status: ``_EXIT``, 130 interrupted."""
     share_heap()
     stop = _Stop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -10,13 +10,13 @@ import sys
 import textwrap
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from streamkern.commands.resources import resources_of
 from streamkern.commands.terminal import complain, say
 from streamkern.errors import StreamkernError, UsageError
-from streamkern.events import Listener
 from streamkern.kernels import RADIAL_KERNELS
 from streamkern.progress import Display
 from streamkern.redaction import redacted
@@ -55,29 +55,20 @@ def run_command(args: Namespace, settings: dict[str, str]) -> None:
     resources, pipeline = resources_of(args), load_pipeline(args.pipeline, settings)
     folder = _folder(args, pipeline)
 
-    def begin(listeners: tuple[Listener, ...]) -> RunResult:
-        return run(
-            pipeline, folder, resources=resources, checkpoint_seconds=args.checkpoint_seconds, listeners=listeners,
-        )  # fmt: skip
-
+    begin = partial(run, pipeline, folder, resources=resources, checkpoint_seconds=args.checkpoint_seconds)
     _watched(begin, folder, args.quiet)
 
 
 def resume_command(args: Namespace) -> None:
     """Continue an interrupted run."""
-    folder = Path(args.run_dir)
-
-    def begin(listeners: tuple[Listener, ...]) -> RunResult:
-        resources = None if args.scheduler is None else resources_of(args)
-        return resume(folder, threads=args.threads, resources=resources, listeners=listeners)
-
-    _watched(begin, folder, args.quiet)
+    folder, resources = Path(args.run_dir), None if args.scheduler is None else resources_of(args)
+    _watched(partial(resume, folder, threads=args.threads, resources=resources), folder, args.quiet)
 
 
-def _watched(begin: Callable[[tuple[Listener, ...]], RunResult], folder: Path, quiet: bool) -> None:
+def _watched(begin: Callable[..., RunResult], folder: Path, quiet: bool) -> None:
     display = Display(sys.stderr)
     try:
-        result = begin(() if quiet else (display,))
+        result = begin(listeners=() if quiet else (display,))
     except KeyboardInterrupt:
         if any((folder / "checkpoints").glob("*/[0-9]*")):
             display.close()

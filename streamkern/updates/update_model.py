@@ -8,7 +8,8 @@ targets become those of a fit on the present rows.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -303,8 +304,7 @@ def _centers_among(problem: Problem, rows: Dataset) -> set[int]:
         return set()
     known = list(row_digests(np.asarray(Z)))
     scan = Scan(Assembly(rows, dtype=problem.dtype), SCAN_ROWS)
-    (found,) = sweep(problem.executor, ScanWork(scan, _Equal(frozenset(known))))
-    found = frozenset(found)
+    found = frozenset(*sweep(problem.executor, ScanWork(scan, partial(_equal_rows, frozenset(known)))))
     return {i for i, each in enumerate(known) if each in found}
 
 
@@ -342,9 +342,5 @@ def _without_centers(
     return replace(problem, centers=CenterSet(rest, None)), sums.without(centers, problem.engine), calibration
 
 
-@dataclass(eq=False)
-class _Equal:
-    wanted: frozenset[bytes]
-
-    def __call__(self, block: Block, state: Any) -> Parts:
-        return (Stack(each for each in row_digests(block.X) if each in self.wanted),)
+def _equal_rows(wanted: frozenset[bytes], block: Block, state: Any) -> Parts:
+    return (Stack(each for each in row_digests(block.X) if each in wanted),)
