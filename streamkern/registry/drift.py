@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,16 +85,10 @@ def _shares(counts: Array) -> Array:
     return np.asarray(counts / np.maximum(counts.sum(axis=-1, keepdims=True), 1.0))
 
 
-@dataclass(eq=False)
-class ColumnTally:
+def count_columns(edges: Array, target_edges: Array, block: tuple[RawRows, str], state: Any = None) -> tuple[Any, ...]:
     """Count rows, features by bin (edges (d, 11)), and targets by bin (edges (c, 11)), or labels if c = 0."""
-
-    edges: Array
-    target_edges: Array
-
-    def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
-        raw = block[0]
-        return len(raw.X), count(raw.X, self.edges), *_targets(raw.y, self.target_edges)
+    raw = block[0]
+    return len(raw.X), count(raw.X, edges), *_targets(raw.y, target_edges)
 
 
 def _targets(y: Array | None, edges: Array) -> tuple[IntArray, Counter[str]]:
@@ -107,8 +102,8 @@ def _targets(y: Array | None, edges: Array) -> tuple[IntArray, Counter[str]]:
 
 
 def column_tally(rows: Dataset, edges: Array, target_edges: Array, executor: Executor) -> Parts:
-    """Return the sums of ``ColumnTally`` over stored rows."""
-    return sweep(executor, ScanWork(RawScan(Scan(Assembly(rows))), ColumnTally(edges, target_edges)))
+    """Return the sums of ``count_columns`` over stored rows."""
+    return sweep(executor, ScanWork(RawScan(Scan(Assembly(rows))), partial(count_columns, edges, target_edges)))
 
 
 @dataclass(eq=False)
@@ -122,31 +117,28 @@ class RoutedScan(RawScan):
         return self.scan.raw(key)[0].y, self.tree.routes(self.scan.block(key).X, 0.0)[0][:, 0]
 
 
-@dataclass(eq=False)
-class LeafTally:
+def count_leaves(
+    leaves: int, target_edges: Array, block: tuple[Array | None, IntArray], state: Any = None
+) -> tuple[Any, ...]:
     """Count the rows of each leaf, and their targets by bin, or labels by (leaf, label)."""
-
-    leaves: int
-    target_edges: Array
-
-    def __call__(self, block: tuple[Array | None, IntArray], state: Any) -> tuple[Any, ...]:
-        y, at = block
-        targets = np.zeros((self.leaves, len(self.target_edges), DRIFT_BINS), dtype=np.int64)
-        labels: Counter[tuple[int, str]] = Counter()
-        for leaf in np.unique(at).tolist():
-            targets[leaf], found = _targets(None if y is None else y[at == leaf], self.target_edges)
-            labels.update({(leaf, label): rows for label, rows in found.items()})
-        return np.bincount(at, minlength=self.leaves), targets, labels
+    y, at = block
+    targets = np.zeros((leaves, len(target_edges), DRIFT_BINS), dtype=np.int64)
+    labels: Counter[tuple[int, str]] = Counter()
+    for leaf in np.unique(at).tolist():
+        targets[leaf], found = _targets(None if y is None else y[at == leaf], target_edges)
+        labels.update({(leaf, label): rows for label, rows in found.items()})
+    return np.bincount(at, minlength=leaves), targets, labels
 
 
 def leaf_tally(model: PartitionedMachine, rows: Dataset, target_edges: Array, executor: Executor) -> Parts:
-    """Return the sums of ``LeafTally`` over stored rows, in the leaves of a model."""
+    """Return the sums of ``count_leaves`` over stored rows, in the leaves of a model."""
     scan, _ = model.blocks(rows)
-    return sweep(executor, ScanWork(RoutedScan(scan, model.tree), LeafTally(model.tree.leaves, target_edges)))
+    tally = partial(count_leaves, model.tree.leaves, target_edges)
+    return sweep(executor, ScanWork(RoutedScan(scan, model.tree), tally))
 
 
 def leaf_profile(tally: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the fields of a ``DataProfile`` from the sums of ``LeafTally``."""
+    """Return the fields of a ``DataProfile`` from the sums of ``count_leaves``."""
     counts, targets, labels = tally
     found: tuple[dict[str, int], ...] = tuple({} for _ in counts)
     for (leaf, label), rows in sorted(labels.items()):
@@ -238,7 +230,7 @@ class LeafDrift:
 
 
 def leaf_drift(before: DataProfile, tally: tuple[Any, ...]) -> LeafDrift:
-    """Return the drift between the leaves of a profile, from sums of ``LeafTally`` in the profile's bins."""
+    """Return the drift between the leaves of a profile, from sums of ``count_leaves`` in the profile's bins."""
     now = leaf_profile(tally)
     counts, targets, labels = (now[name] for name in ("leaf_counts", "leaf_target_counts", "leaf_labels"))
     shifted = np.zeros(len(counts))
@@ -296,7 +288,7 @@ class Drift:
 
 
 def measure_drift(before: DataProfile, tally: tuple[Any, ...], scores: Array | None = None) -> Drift:
-    """Return the drift of rows from sums of ``ColumnTally`` in a profile's bins, and outputs on test rows (k,)."""
+    """Return the drift of rows from sums of ``count_columns`` in a profile's bins, and outputs on test rows (k,)."""
     _, counts, targets, labels = tally
     target = float(psi(before.target_counts, targets).max()) if len(targets) else label_psi(before.labels, labels)
     score = None
