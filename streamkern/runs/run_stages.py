@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from streamkern.calibration.serialization import calibration_digests
 from streamkern.costs.fit_shape import FitShape
@@ -13,10 +16,13 @@ from streamkern.data.class_weights import without_class_weights
 from streamkern.data.dataset import Dataset, require_unchanged, unchanging
 from streamkern.data.device_assembly import stored_bytes
 from streamkern.data.encoders import unseen_notes
-from streamkern.data.targets import encoding_to_json
-from streamkern.defaults import MAX_TRAIN_SCORE_ROWS
+from streamkern.data.row_order import Assembly, RawRows, Scan
+from streamkern.data.statistics import RawScan
+from streamkern.data.targets import Encoding, encoding_to_json
+from streamkern.defaults import EXAMPLE_COPIES, EXAMPLE_ROWS, MAX_EXAMPLE_FEATURES, MAX_TRAIN_SCORE_ROWS
 from streamkern.engine.device import Device
 from streamkern.engine.operation_counts import Operations, eigh
+from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.fitting.calibrate import calibration_facts
 from streamkern.fitting.evaluation_checks import unseen_categories
 from streamkern.fitting.fitted import Fitted
@@ -28,11 +34,13 @@ from streamkern.memory import peak_resident_bytes
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.partition.fit_partition import model_of
 from streamkern.partition.one_or_leaves import evaluation_of, stages_of_fit
+from streamkern.rng import Draw
 from streamkern.runs.caching_runner import CachingRunner
 from streamkern.runs.solution_spectrum import diagnose
-from streamkern.runs.training_examples import examples
 from streamkern.solvers.base import Problem
 from streamkern.solvers.direct import Direct
+from streamkern.sweep import ScanWork, sweep
+from streamkern.types import Array
 from streamkern.user_code_digest import described
 
 
@@ -158,6 +166,34 @@ def _evaluate(fit: Any) -> dict[str, Any]:
         arrays |= {f"{part}_{name}": array for name, array in found.details.items()}
     metrics = {part: found.metrics for part, found in scored.items()}
     return {"arrays": arrays, "metrics": metrics, "encoding": encoding_to_json(model.encoding), "unseen": unseen}
+
+
+def examples(dataset: Dataset, encoding: Encoding, executor: Executor) -> dict[str, Array]:
+    """Draw training rows for a report, always the same, scaled, and their first copies.
+
+    ``rows``, shape (k, 1 + copies, d), float32: first as stored, then augmented if the dataset is; ``targets``,
+    encoded, (k,) or (k, c); ``ids`` (k,). Nothing where rows are wider than ``MAX_EXAMPLE_FEATURES``.
+    """
+    if dataset.n_features > MAX_EXAMPLE_FEATURES:
+        return {}
+    dataset = dataset._relative_to(0.0)  # in the units that the user knows
+    ids = np.sort(dataset.draw(min(EXAMPLE_ROWS, dataset.base_rows), Draw.EXAMPLES))
+    varied = Assembly(dataset) if dataset.augmentations else None
+    show = partial(_shown_examples, Assembly(dataset.plain(), encoding), varied)
+    (pieces,) = sweep(executor, ScanWork(RawScan(Scan(Assembly(dataset), only=ids)), show))
+    found, rows, targets = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+    return {"ids": found, "rows": rows, "targets": targets}
+
+
+def _shown_examples(plain: Assembly, varied: Assembly | None, found: tuple[RawRows, str], state: Any) -> Parts:
+    raw, where = found
+    every = np.arange(len(raw.ids), dtype=np.int64)
+    block = plain.build(raw, every, (), where)
+    versions = [block.X]
+    if varied is not None:
+        for copy in range(EXAMPLE_COPIES):
+            versions.append(varied.build(raw._replace(copies=np.full_like(every, copy)), every, (), where).X)
+    return (Stack(((raw.ids, np.stack(versions, axis=1), block.y),)),)
 
 
 def _take_evaluation(fit: Any, found: dict[str, Any]) -> None:
