@@ -304,7 +304,8 @@ def _centers_among(problem: Problem, rows: Dataset) -> set[int]:
         return set()
     known = list(row_digests(np.asarray(Z)))
     scan = Scan(Assembly(rows, dtype=problem.dtype), SCAN_ROWS)
-    found = frozenset(*sweep(problem.executor, ScanWork(scan, partial(_equal_rows, frozenset(known)))))
+    (found,) = sweep(problem.executor, ScanWork(scan, partial(_equal_rows, frozenset(known))))
+    found = frozenset(found)
     return {i for i, each in enumerate(known) if each in found}
 
 
