@@ -194,14 +194,9 @@ def _add(
 
 def _add_training(commands: Any, shared: _Shared) -> None:
     command = _add(
-        commands,
-        "run",
-        "pipelines.run_command",
-        "train a pipeline",
-        shared.quiet,
-        pipeline=shared.pipeline,
-        epilog=_EXIT,
-    )
+        commands, "run", "pipelines.run_command", "train a pipeline",
+        shared.quiet, pipeline=shared.pipeline, epilog=_EXIT,
+    )  # fmt: skip
     command.add_argument("--run-dir", type=_path, metavar="DIR", help="directory of the results (default: runs/NAME)")
     command.add_argument(
         "--scheduler", default="threads", metavar="WHERE", help="threads, processes, processes:N or tcp://HOST:PORT"

@@ -170,22 +170,15 @@ def listen(what, fields):
         timer.start()
 
 def rows(n, first=0):
-    path = place.parent / f"rows-{n}-{first}.parquet"
-    if not path.exists():
-        sk.write_parquet(path, X[first:n], y[first:n], target="y", row_group_rows=200)
-    return sk.open_dataset(path, target="y")
-
-def table(n, first=0):
-    path = place.parent / f"table-{n}-{first}.parquet"
+    path = place.parent / f"{kind}-{n}-{first}.parquet"
     if not path.exists():
         at = np.arange(first, n)
-        columns = {f"x{j}": X[at, j] for j in range(4)} | {
-            "code": pa.array([f"c{i}" for i in at * 7 % 90]), "shop": at * 13 % 60, "y": y[at]
-        }
+        columns = {f"x{j}": X[at, j] for j in range(4)} | {"y": y[at]}
+        if kind == "grouped":
+            columns |= {"code": pa.array([f"c{i}" for i in at * 7 % 90]), "shop": at * 13 % 60}
         pq.write_table(pa.table(columns), path, row_group_size=200)
-    return sk.open_dataset(path, "y", group="shop")
+    return sk.open_dataset(path, "y", group="shop" if kind == "grouped" else None)
 
-rows = table if kind == "grouped" else rows
 test = rows(1600, 1300)
 given = {
     "plain": dict(kernel=sk.Laplace("median"), centers=60, solver=sk.EigenPro(epochs=3), validation=0.1),
