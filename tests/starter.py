@@ -21,8 +21,8 @@ TIMED = 0.02
 COMMANDS = """
 import dask.cli, distributed.cli.dask_scheduler, distributed.cli.dask_worker
 import tests.warm
-import streamkern.commands.data, streamkern.commands.registry, streamkern.commands.run_reports
-import streamkern.commands.prediction, streamkern.commands.pipelines, streamkern.commands.tuning
+import streamkern.commands.data, streamkern.commands.pipelines, streamkern.commands.registry
+import streamkern.commands.run_reports
 """
 """Imports of the commands, and what a fit loads."""
 

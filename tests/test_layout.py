@@ -140,7 +140,6 @@ LATE = {
     "streamkern.cpu.engine": "imports a compiler, half a second",
     "streamkern.execute.dask_executor": "needs distributed",
     "streamkern.report.page": "needs Bokeh",
-    "streamkern.report.tuning_page": "needs Bokeh",
     "scipy.sparse": "only for KMeans and sparse projections",
     "scipy.special": "a twentieth of a second, only for some augmentations, probabilities and quantiles",
     "scipy.spatial.distance": "a tenth of a second that only the median bandwidth needs",

@@ -31,10 +31,7 @@ _EXIT = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command, by default the words of the process, and return its exit status.
-
-    It is 0 done, 1 failed, 2 bad usage, missing run or refused plan, 3 numerical failure, 75 busy, 130 interrupted.
-    """
+    """Run a command, by default the words of the process, and return its exit status: ``_EXIT``, 130 interrupted."""
     share_heap()
     stop = _Stop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -197,14 +194,9 @@ def _add(
 
 def _add_training(commands: Any, shared: _Shared) -> None:
     command = _add(
-        commands,
-        "run",
-        "pipelines.run_command",
-        "train a pipeline",
-        shared.quiet,
-        pipeline=shared.pipeline,
-        epilog=_EXIT,
-    )
+        commands, "run", "pipelines.run_command", "train a pipeline",
+        shared.quiet, pipeline=shared.pipeline, epilog=_EXIT,
+    )  # fmt: skip
     command.add_argument("--run-dir", type=_path, metavar="DIR", help="directory of the results (default: runs/NAME)")
     command.add_argument(
         "--scheduler", default="threads", metavar="WHERE", help="threads, processes, processes:N or tcp://HOST:PORT"
@@ -268,7 +260,7 @@ def _add_planning(commands: Any, shared: _Shared) -> None:
     form.add_argument("--json", action="store_true", help="print JSON")
 
     command = _add(
-        commands, "tune", "tuning.tune_command", "find bandwidth, ridge and number of centers on a subsample",
+        commands, "tune", "pipelines.tune_command", "find bandwidth, ridge and number of centers on a subsample",
         shared.json, pipeline=shared.pipeline, epilog=_EXIT,
     )  # fmt: skip
     command.add_argument(
@@ -283,7 +275,7 @@ def _add_planning(commands: Any, shared: _Shared) -> None:
         "--kernel", action="append", choices=RADIAL_NAMES,
         help="a kernel to compare (default: the pipeline's); may be repeated",
     )  # fmt: skip
-    command.add_argument("--run-dir", metavar="DIR", help="directory of tune.json and tune.html (default: runs/NAME)")
+    command.add_argument("--run-dir", metavar="DIR", help="directory of tune.json (default: runs/NAME)")
 
 
 def _add_reports(commands: Any, shared: _Shared) -> None:
@@ -308,13 +300,13 @@ def _add_reports(commands: Any, shared: _Shared) -> None:
 
 def _add_prediction(commands: Any, shared: _Shared) -> None:
     command = _add(
-        commands, "evaluate", "prediction.evaluate_command", "score a saved model on stored rows",
+        commands, "evaluate", "data.evaluate_command", "score a saved model on stored rows",
         shared.model, shared.where,
     )  # fmt: skip
     command.add_argument("--target", required=True, nargs="+", metavar="NAME", help="the target column, or columns")
 
     command = _add(
-        commands, "predict", "prediction.predict_command", "predict stored rows with a saved model",
+        commands, "predict", "data.predict_command", "predict stored rows with a saved model",
         shared.model, shared.where, shared.scheduler, epilog=_EXIT,
     )  # fmt: skip
     command.add_argument("out", metavar="OUTPUT", help="the .parquet or .csv file or .zarr directory to create")
@@ -330,7 +322,7 @@ def _add_prediction(commands: Any, shared: _Shared) -> None:
     command.add_argument("--overwrite", action="store_true", help="replace existing predictions")
 
     command = _add(
-        commands, "explain", "prediction.explain_command",
+        commands, "explain", "data.explain_command",
         "show the columns that a model depends on, and gradients of single rows", shared.json,
     )  # fmt: skip
     command.add_argument("model", metavar="RUN", help="the directory of a run, or a model.zarr")

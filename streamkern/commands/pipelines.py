@@ -10,18 +10,20 @@ import sys
 import textwrap
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from streamkern.commands.resources import resources_of
 from streamkern.commands.terminal import complain, say
 from streamkern.errors import StreamkernError, UsageError
-from streamkern.events import Listener
+from streamkern.kernels import RADIAL_KERNELS
 from streamkern.progress import Display
 from streamkern.redaction import redacted
-from streamkern.runs import load_pipeline, parameters, plan, resume, run, type_name
+from streamkern.runs import Pipeline, load_pipeline, parameters, plan, resume, run, type_name
 from streamkern.runs.results import RunResult
-from streamkern.storage.atomic_writes import read_json
+from streamkern.runs.tune import next_command, tune
+from streamkern.storage.atomic_writes import read_json, write_json
 
 
 def settings_help(path: str) -> str:
@@ -51,31 +53,22 @@ def _default(name: str, value: Any) -> str:
 def run_command(args: Namespace, settings: dict[str, str]) -> None:
     """Train a pipeline."""
     resources, pipeline = resources_of(args), load_pipeline(args.pipeline, settings)
-    folder = Path(args.run_dir) if args.run_dir is not None else Path("runs") / pipeline.name
+    folder = _folder(args, pipeline)
 
-    def begin(listeners: tuple[Listener, ...]) -> RunResult:
-        return run(
-            pipeline, folder, resources=resources, checkpoint_seconds=args.checkpoint_seconds, listeners=listeners,
-        )  # fmt: skip
-
+    begin = partial(run, pipeline, folder, resources=resources, checkpoint_seconds=args.checkpoint_seconds)
     _watched(begin, folder, args.quiet)
 
 
 def resume_command(args: Namespace) -> None:
     """Continue an interrupted run."""
-    folder = Path(args.run_dir)
-
-    def begin(listeners: tuple[Listener, ...]) -> RunResult:
-        resources = None if args.scheduler is None else resources_of(args)
-        return resume(folder, threads=args.threads, resources=resources, listeners=listeners)
-
-    _watched(begin, folder, args.quiet)
+    folder, resources = Path(args.run_dir), None if args.scheduler is None else resources_of(args)
+    _watched(partial(resume, folder, threads=args.threads, resources=resources), folder, args.quiet)
 
 
-def _watched(begin: Callable[[tuple[Listener, ...]], RunResult], folder: Path, quiet: bool) -> None:
+def _watched(begin: Callable[..., RunResult], folder: Path, quiet: bool) -> None:
     display = Display(sys.stderr)
     try:
-        result = begin(() if quiet else (display,))
+        result = begin(listeners=() if quiet else (display,))
     except KeyboardInterrupt:
         if any((folder / "checkpoints").glob("*/[0-9]*")):
             display.close()
@@ -92,6 +85,25 @@ def _watched(begin: Callable[[tuple[Listener, ...]], RunResult], folder: Path, q
         display.close()
     if not quiet:
         say(f"{result}\n")
+
+
+def _folder(args: Namespace, pipeline: Pipeline) -> Path:
+    return Path(args.run_dir) if args.run_dir is not None else Path("runs") / pipeline.name
+
+
+def tune_command(args: Namespace, settings: dict[str, str]) -> None:
+    """Compare settings on a subsample, print them and write tune.json."""
+    resources, pipeline = resources_of(args), load_pipeline(args.pipeline, settings)
+    with Display(sys.stderr) as display:
+        found = tune(
+            pipeline, args.kernel and [RADIAL_KERNELS[name] for name in args.kernel], rows=args.rows,
+            centers=args.centers, resources=resources, on_trial=display.trial,
+        )  # fmt: skip
+    following, place = redacted(next_command(found, args.pipeline, settings)), _folder(args, pipeline) / "tune.json"
+    facts = redacted(found.to_json()) | {"next": following}
+    write_json(place, facts)
+    lines = [found.text(), "", "next:", *(f"  {line}" for line in following.splitlines()), "", f"{place}"]
+    say(json.dumps(facts) + "\n" if args.json else "\n".join(lines) + "\n")
 
 
 def plan_command(args: Namespace, settings: dict[str, str]) -> None:

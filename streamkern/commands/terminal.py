@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TextIO
 
 from streamkern.redaction import redacted
 
 
-def say(text: str) -> None:
-    """Write to stdout; ignore a closed pipe (``| head``)."""
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Write to stdout, or another stream; ignore a closed pipe (``| head``)."""
+    stream = sys.stdout if stream is None else stream
     try:
-        sys.stdout.write(redacted(text))
-        sys.stdout.flush()
+        stream.write(redacted(text))
+        stream.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # the interpreter flushes once more at its end
 
 
 def complain(text: str) -> None:
-    """Write to stderr; as `say`."""
-    try:
-        sys.stderr.write(redacted(text).rstrip("\n") + "\n")
-        sys.stderr.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    """Write lines to stderr."""
+    say(text.rstrip("\n") + "\n", sys.stderr)

@@ -14,14 +14,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from streamkern.data.row_order import RawRows
+from streamkern.data.dataset import Dataset
+from streamkern.data.row_order import Assembly, RawRows, Scan
 from streamkern.data.statistics import RawScan
 from streamkern.defaults import DRIFT_BINS, DRIFT_EDGES, MAX_STABLE_PSI, MIN_DRIFT_LEAF_ROWS, MIN_DRIFT_SHARE
+from streamkern.execute.base import Executor, Parts
 from streamkern.models.cut_tree import CutTree
+from streamkern.models.partitioned_machine import PartitionedMachine
+from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, IntArray
 
 DRIFT_METRICS = ("drift.max_psi", "drift.mean_psi", "drift.max_ks", "drift.target_psi", "drift.score_psi",
@@ -80,27 +85,25 @@ def _shares(counts: Array) -> Array:
     return np.asarray(counts / np.maximum(counts.sum(axis=-1, keepdims=True), 1.0))
 
 
-@dataclass(eq=False)
-class ColumnTally:
-    """Count rows, features by bin (edges (d, 11)), and targets by bin (edges (c, 11)), or labels if those are None."""
-
-    edges: Array
-    target_edges: Array | None
-
-    def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
-        raw = block[0]
-        return len(raw.X), count(raw.X, self.edges), *_targets(raw.y, self.target_edges)
+def count_columns(edges: Array, target_edges: Array, block: tuple[RawRows, str], state: Any = None) -> tuple[Any, ...]:
+    """Count rows, features by bin (edges (d, 11)), and targets by bin (edges (c, 11)), or labels if c = 0."""
+    raw = block[0]
+    return len(raw.X), count(raw.X, edges), *_targets(raw.y, target_edges)
 
 
-def _targets(y: Array | None, edges: Array | None) -> tuple[IntArray, Counter[str]]:
-    labels: Counter[str] = Counter()
-    targets = np.zeros((0, DRIFT_BINS), dtype=np.int64)
-    if y is not None and edges is not None:
-        targets = count(y.reshape(len(y), -1), edges)
-    elif y is not None:
-        values, counts = np.unique(y, return_counts=True)
-        labels.update({str(v): int(n) for v, n in zip(values.tolist(), counts, strict=True)})
-    return targets, labels
+def _targets(y: Array | None, edges: Array) -> tuple[IntArray, Counter[str]]:
+    if y is None:
+        return np.zeros((len(edges), DRIFT_BINS), dtype=np.int64), Counter()
+    if len(edges):
+        return count(y.reshape(len(y), -1), edges), Counter()
+    values, counts = np.unique(y, return_counts=True)
+    labels = Counter({str(v): int(n) for v, n in zip(values.tolist(), counts, strict=True)})
+    return np.zeros((0, DRIFT_BINS), dtype=np.int64), labels
+
+
+def column_tally(rows: Dataset, edges: Array, target_edges: Array, executor: Executor) -> Parts:
+    """Return the sums of ``count_columns`` over stored rows."""
+    return sweep(executor, ScanWork(RawScan(Scan(Assembly(rows))), partial(count_columns, edges, target_edges)))
 
 
 @dataclass(eq=False)
@@ -114,26 +117,28 @@ class RoutedScan(RawScan):
         return self.scan.raw(key)[0].y, self.tree.routes(self.scan.block(key).X, 0.0)[0][:, 0]
 
 
-@dataclass(eq=False)
-class LeafTally:
+def count_leaves(
+    leaves: int, target_edges: Array, block: tuple[Array | None, IntArray], state: Any = None
+) -> tuple[Any, ...]:
     """Count the rows of each leaf, and their targets by bin, or labels by (leaf, label)."""
+    y, at = block
+    targets = np.zeros((leaves, len(target_edges), DRIFT_BINS), dtype=np.int64)
+    labels: Counter[tuple[int, str]] = Counter()
+    for leaf in np.unique(at).tolist():
+        targets[leaf], found = _targets(None if y is None else y[at == leaf], target_edges)
+        labels.update({(leaf, label): rows for label, rows in found.items()})
+    return np.bincount(at, minlength=leaves), targets, labels
 
-    leaves: int
-    target_edges: Array | None
 
-    def __call__(self, block: tuple[Array | None, IntArray], state: Any) -> tuple[Any, ...]:
-        y, at = block
-        outputs = 0 if self.target_edges is None else len(self.target_edges)
-        targets = np.zeros((self.leaves, outputs, DRIFT_BINS), dtype=np.int64)
-        labels: Counter[tuple[int, str]] = Counter()
-        for leaf in np.unique(at).tolist():
-            targets[leaf], found = _targets(None if y is None else y[at == leaf], self.target_edges)
-            labels.update({(leaf, label): rows for label, rows in found.items()})
-        return np.bincount(at, minlength=self.leaves), targets, labels
+def leaf_tally(model: PartitionedMachine, rows: Dataset, target_edges: Array, executor: Executor) -> Parts:
+    """Return the sums of ``count_leaves`` over stored rows, in the leaves of a model."""
+    scan, _ = model.blocks(rows)
+    tally = partial(count_leaves, model.tree.leaves, target_edges)
+    return sweep(executor, ScanWork(RoutedScan(scan, model.tree), tally))
 
 
 def leaf_profile(tally: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the fields of a ``DataProfile`` from the sums of ``LeafTally``."""
+    """Return the fields of a ``DataProfile`` from the sums of ``count_leaves``."""
     counts, targets, labels = tally
     found: tuple[dict[str, int], ...] = tuple({} for _ in counts)
     for (leaf, label), rows in sorted(labels.items()):
@@ -173,20 +178,17 @@ class DataProfile:
         return {name: getattr(self, name) for name in names}, facts
 
     @classmethod
-    def load(cls, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> DataProfile:
+    def load(cls, arrays: Mapping[str, Any], facts: Mapping[str, Any]) -> DataProfile:
         """Return the profile that ``dump`` described."""
-        leaves = tuple(facts.get("leaf_labels", ()))
-        return cls(
-            **arrays, n=facts["n"], labels=facts["labels"], columns=tuple(facts["columns"]), leaf_labels=leaves
-        )  # fmt: skip
+        lists: dict[str, Any] = {name: tuple(facts.get(name, ())) for name in ("columns", "leaf_labels")}
+        return cls(**arrays, n=facts["n"], labels=facts["labels"], **lists)
 
 
 @dataclass(frozen=True, eq=False)
 class LeafDrift:
-    """Shift of rows between the leaves of a model, and of targets within them.
+    """Shift of rows between the leaves of a model: shares ``before`` and ``after`` (L,), and of targets within them.
 
-    ``before`` and ``after`` (L,) are shares of the rows. ``target_psi`` (L,) is the index of the classes, or the
-    largest of the targets; 0 with fewer than ``MIN_DRIFT_LEAF_ROWS`` rows.
+    ``target_psi`` (L,) is 0 with fewer than ``MIN_DRIFT_LEAF_ROWS`` rows.
     """
 
     before: Array
@@ -211,16 +213,16 @@ class LeafDrift:
             for leaf in self.order[:10]
         ]  # fmt: skip
 
-    def warnings(self, threshold: float) -> list[str]:
-        """Return sentences on shifts above the threshold."""
+    def warnings(self) -> list[str]:
+        """Return sentences on shifts."""
         said = []
-        if self.psi > threshold:
+        if self.psi > MAX_STABLE_PSI:
             leaf = int(np.argmax(np.abs(self.after - self.before)))
             said.append(
                 f"rows have moved between leaves: PSI {self.psi:.3g}; leaf {leaf} has {self.after[leaf]:.1%} of them, "
                 f"{self.before[leaf]:.1%} before"
             )
-        worst = [leaf for leaf in self.order if self.target_psi[leaf] > threshold]
+        worst = [leaf for leaf in self.order if self.target_psi[leaf] > MAX_STABLE_PSI]
         said += [f"the target has shifted in leaf {leaf}: PSI {self.target_psi[leaf]:.3g}" for leaf in worst[:5]]
         if len(worst) > 5:
             said.append(f"the target has shifted in {len(worst) - 5} more leaves")
@@ -228,7 +230,7 @@ class LeafDrift:
 
 
 def leaf_drift(before: DataProfile, tally: tuple[Any, ...]) -> LeafDrift:
-    """Return the drift between the leaves of a profile, from sums of ``LeafTally`` in the profile's bins."""
+    """Return the drift between the leaves of a profile, from sums of ``count_leaves`` in the profile's bins."""
     now = leaf_profile(tally)
     counts, targets, labels = (now[name] for name in ("leaf_counts", "leaf_target_counts", "leaf_labels"))
     shifted = np.zeros(len(counts))
@@ -263,23 +265,30 @@ class Drift:
             "drift.max_leaf_target_psi": None if self.leaves is None else float(self.leaves.target_psi.max()),
         }
 
-    def warnings(self, threshold: float = MAX_STABLE_PSI) -> list[str]:
-        order = [int(i) for i in np.argsort(-self.psi, kind="stable") if self.psi[i] > threshold]
+    def summary(self) -> dict[str, Any]:
+        """Return the metrics, and the ten columns and leaves that changed most, as JSON."""
+        order = np.argsort(-self.psi, kind="stable")[:10]
+        columns = {self.columns[i]: {"psi": float(self.psi[i]), "ks": float(self.ks[i])} for i in order}
+        leaves = {} if self.leaves is None else {"leaves": self.leaves.summary()}
+        return {name.removeprefix("drift."): n for name, n in self.metrics().items()} | {"columns": columns} | leaves
+
+    def warnings(self) -> list[str]:
+        order = [int(i) for i in np.argsort(-self.psi, kind="stable") if self.psi[i] > MAX_STABLE_PSI]
         said = [
             f"column {self.columns[i]} has shifted: PSI {self.psi[i]:.3g}, KS distance {self.ks[i]:.2g}"
             for i in order[:5]
         ]
         if len(order) > 5:
             said.append(f"{len(order) - 5} more columns have shifted")
-        if self.target_psi > threshold:
+        if self.target_psi > MAX_STABLE_PSI:
             said.append(f"the target has shifted: PSI {self.target_psi:.3g}")
-        if self.score_psi is not None and self.score_psi > threshold:
+        if self.score_psi is not None and self.score_psi > MAX_STABLE_PSI:
             said.append(f"the champion's outputs on test rows have shifted: PSI {self.score_psi:.3g}")
-        return said if self.leaves is None else said + self.leaves.warnings(threshold)
+        return said if self.leaves is None else said + self.leaves.warnings()
 
 
 def measure_drift(before: DataProfile, tally: tuple[Any, ...], scores: Array | None = None) -> Drift:
-    """Return the drift of rows from sums of ``ColumnTally`` in a profile's bins, and outputs on test rows (k,)."""
+    """Return the drift of rows from sums of ``count_columns`` in a profile's bins, and outputs on test rows (k,)."""
     _, counts, targets, labels = tally
     target = float(psi(before.target_counts, targets).max()) if len(targets) else label_psi(before.labels, labels)
     score = None

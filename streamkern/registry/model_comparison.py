@@ -125,20 +125,14 @@ class _Tally:
 
     def add(self, y: Array, F: Array, keep: Array) -> tuple[Array, Array]:
         """Return a mask of rows predicted correctly, and squared errors, averaged over the outputs."""
-        encoding, F = self.model.encoding, F.astype(np.float64)
+        encoding, calibration, F = self.model.encoding, self.model.calibration, F.astype(np.float64)
         F, scales = F[:, : encoding.outputs], F[:, encoding.outputs :]
         if isinstance(encoding, Classes):
             right = np.asarray(self.model.decide(F) == y.reshape(len(y)))
             wanted = np.asarray(y.reshape(len(y), 1) == encoding.values[None, :], dtype=np.float64)
             codes = np.where(wanted.any(axis=1), wanted.argmax(axis=1), -1)
-            calibration = self.model.calibration
-            found = metric_sums(
-                encoding,
-                F,
-                codes,
-                None,
-                calibration.probabilities(F) if isinstance(calibration, ProbabilityCalibration) else None,
-            )
+            P = calibration.probabilities(F) if isinstance(calibration, ProbabilityCalibration) else None
+            found = metric_sums(encoding, F, codes, None, P)
             self.scores.append(F[keep].max(axis=1))
         else:
             assert isinstance(encoding, Continuous)
@@ -148,12 +142,9 @@ class _Tally:
             self.sums += shifted.sum(axis=0)
             self.squares += np.square(shifted).sum(axis=0)
             self.scores.append(F[keep, 0])
-            calibration, units = self.model.calibration, (F / encoding.unit, wanted / encoding.unit)
-            held = (
-                interval_coverage(calibration, units[0], scales, units[1])
-                if isinstance(calibration, Intervals)
-                else None
-            )
+            units, held = (F / encoding.unit, wanted / encoding.unit), None
+            if isinstance(calibration, Intervals):
+                held = interval_coverage(calibration, units[0], scales, units[1])
             P = calibration.probabilities(F) if isinstance(calibration, LabelCalibration) else None
             found = metric_sums(encoding, *units, None, P, held)
         self.more = found if self.more is None else self.more + found

@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +99,7 @@ class Registry:
         Raises:
             ModelFormatError: champion.json is damaged, or has a later format.
         """
-        return self._parsed(self._champion_file()[0])
+        return self._standing()[0]
 
     def path(self, version: int | str | None = None) -> Path:
         """Return the local directory of a version, by default the champion's.
@@ -187,35 +187,27 @@ class Registry:
             UsageError: as ``path``.
             ModelFormatError: the model is damaged.
         """
-        user: list[object] = []
+        return self.read(version, "model.zarr", load_model)
 
-        def read(folder: Path) -> KernelMachine:
-            model = load_model(folder)
-            if model._on_disk is not None:
-                user.append(model._on_disk)  # centers, or leaves, may still be read from disk
-            return model
-
-        return self.read(version, "model.zarr", read, user)
-
-    def read(self, version: int | str | None, part: str, read: Callable[[Path], T], user: Sequence[object] = ()) -> T:
+    def read(self, version: int | str | None, part: str, read: Callable[[Path], T]) -> T:
         """Return the result of a function that reads a part of a version.
 
         Args:
             version: the version's number; by default, the champion's.
             part: the name of a directory, such as ``profile.zarr``.
             read: function called with the path of the directory, or of a temporary copy of it. It is called again
-                if the champion is replaced meanwhile.
-            user: an empty list. If an object, such as a model, reads the files after ``read`` returns, ``read`` must
-                append this object to the list. A temporary copy is deleted when the object is garbage-collected. If the
-                list stays empty, the copy is deleted when ``read`` returns.
+                if the champion is replaced meanwhile. The copy is deleted when the function returns; or, if it returns
+                a model that still reads from disk, when the model is garbage-collected.
         """
 
         def at(number: int) -> T:
-            folder = self._store.folder(number, part)
+            folder, user = self._store.folder(number, part), None
             try:
-                return read(folder)
+                found = read(folder)
+                user = getattr(found, "_on_disk", None)  # centers, or leaves, may still be read from disk
+                return found
             finally:
-                self._store.release(folder, *user)
+                self._store.release(folder, user)
 
         return self._steady(version, at)
 
@@ -315,7 +307,7 @@ class Registry:
             BusyError: the champion is not ``instead_of``, or another machine has replaced it meanwhile.
         """
         number = self.number(version)
-        standing, tag = self._standing_to_replace()
+        standing, tag = self._standing(mend=True)
         if standing.champion == number:
             return number
         if instead_of not in ("any", standing.champion):
@@ -340,9 +332,7 @@ class Registry:
         Raises:
             UsageError: there is no earlier champion.
         """
-        content, tag = self._champion_file()
-        standing = self._parsed(content)
-        present = self.versions
+        (standing, tag), present = self._standing(), self.versions
         left = [number for number in standing.before if number in present]
         if standing.champion is None or not left:
             raise UsageError(
@@ -393,7 +383,7 @@ class Registry:
         return found
 
     def _recover(self) -> None:
-        standing, _ = self._standing_to_replace()
+        standing, _ = self._standing(mend=True)
         self._store.tidy(standing.decided)
         for number in self.versions:
             if number <= standing.decided:
@@ -407,32 +397,28 @@ class Registry:
                 )
                 standing = self.standing
 
-    def _standing_to_replace(self) -> tuple[ChampionRecord, str | None]:
-        """A promotion replaces a damaged file; nothing is promoted automatically."""
-        content, tag = self._champion_file()
+    def _standing(self, mend: bool = False) -> tuple[ChampionRecord, str | None]:
+        """To ``mend``, a promotion replaces a damaged file; nothing is promoted automatically."""
+        try:
+            content, tag = self._bytes(CHAMPION)
+        except FileNotFoundError:
+            return ChampionRecord(), None
         try:
             return self._parsed(content), tag
         except ModelFormatError:
+            if not mend:
+                raise
             return ChampionRecord(None, (), max(self.versions, default=0)), tag
 
     def _set(self, standing: ChampionRecord, tag: str | None) -> None:
         facts = {"format": FORMAT, **vars(standing), "before": list(standing.before), "since": _now()}
         self._store.replace(CHAMPION, facts | {"sha256": digest(facts)}, tag)
 
-    def _champion_file(self) -> tuple[bytes | None, str | None]:
-        try:
-            return self._bytes(CHAMPION)
-        except FileNotFoundError:
-            return None, None
-
-    def _parsed(self, content: bytes | None) -> ChampionRecord:
-        if content is None:
-            return ChampionRecord()
+    def _parsed(self, content: bytes) -> ChampionRecord:
         facts = self._json(CHAMPION, content)
-        seal = facts.pop("sha256", None)  # the first release wrote no checksum
-        numbers = (facts.get("champion"), facts.get("decided"), *_listed(facts.get("before")))
-        whole = seal is None or seal == digest(facts)
-        if not whole or not all(type(number) is int and 0 < number < 10**9 for number in numbers):
+        seal, before = facts.pop("sha256", None), facts.get("before")  # the first release wrote no checksum
+        numbers = (facts.get("champion"), facts.get("decided"), *(before if isinstance(before, list) else [None]))
+        if seal not in (None, digest(facts)) or not all(type(each) is int and 0 < each < 10**9 for each in numbers):
             raise ModelFormatError(
                 "The champion's file is damaged.",
                 where=self._at(CHAMPION),
@@ -481,10 +467,6 @@ class Registry:
 
     def _at(self, name: str) -> str:
         return f"{self.where.rstrip('/')}/{name}"
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [None]
 
 
 def _now() -> str:

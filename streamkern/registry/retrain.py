@@ -17,13 +17,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, RawRows, Scan
 from streamkern.data.statistics import RawScan
 from streamkern.defaults import CHECKPOINT_SECONDS, DRIFT_SAMPLE_BYTES, DRIFT_SAMPLE_ROWS, MAX_GROWTH, VERSIONS_KEPT
-from streamkern.errors import (
-    DataError,
-    PrecisionError,
-    StreamkernError,
-    UnlikeChampionError,
-    UsageError,
-)
+from streamkern.errors import DataError, PrecisionError, StreamkernError, UnlikeChampionError, UsageError
 from streamkern.evaluation.metrics import METRIC_NAMES
 from streamkern.events import Listener
 from streamkern.execute import open_executor
@@ -42,8 +36,8 @@ from streamkern.registry.incremental_retraining import (
     IncrementalUpdate,
     incremental_update,
     profile_of,
+    training_record,
 )
-from streamkern.registry.known_rows import training_record
 from streamkern.registry.model_comparison import ModelComparison, compare_models, without_scaling
 from streamkern.registry.model_registry import Registry
 from streamkern.registry.promotion_gate import Gate, Verdict, default_gate
@@ -57,7 +51,6 @@ from streamkern.storage.artifact import save_artifact
 from streamkern.storage.atomic_writes import discard
 from streamkern.storage.value_digest import digest
 from streamkern.sweep import ScanWork, sweep
-from streamkern.types import Array
 from streamkern.user_code_digest import described
 from streamkern.version import VERSION
 
@@ -217,31 +210,6 @@ def _require_loadable(pipeline: Pipeline) -> None:
             ) from error
 
 
-@dataclass(frozen=True, eq=False)
-class _Challenger:
-    place: Path
-    result: dict[str, Any]
-    why_cold: str | None
-    sums: dict[str, Any] | None
-    incremental: IncrementalUpdate | None = None
-
-    @property
-    def start(self) -> str:
-        return "sums" if self.incremental is not None else "warm" if self.why_cold is None else "cold"
-
-    @property
-    def solved(self) -> dict[str, Any]:
-        return self.result.get("solver_report") or {}
-
-
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    paired: ModelComparison
-    obstacle: str | None
-    profile: drift.DataProfile
-    moved: drift.Drift | None
-
-
 @dataclass(eq=False)
 class _Retraining:
     """A retraining in a registry that is locked; ``settings`` are those of ``run``."""
@@ -262,6 +230,15 @@ class _Retraining:
         self.folder = self.models.run_dir(pipeline.name)
         self.threads: int | None = given.threads
         self.before = self.models.standing.champion
+        self.champion: KernelMachine | None = None
+        self.place = self.folder / "model.zarr"
+        self.why_cold: str | None = None
+        self.sums: dict[str, Any] | None = None
+        self.incremental: IncrementalUpdate | None = None
+
+    @property
+    def start(self) -> str:
+        return "sums" if self.incremental is not None else "warm" if self.why_cold is None else "cold"
 
     def decide(self) -> dict[str, Any]:
         models, before = self.models, self.before
@@ -271,17 +248,25 @@ class _Retraining:
             same = f"the same as for version {last['version']}, which was {last['status']}"
             reasons = [f"data, pipeline and gate are {same}"]
             return {"status": "unchanged", "version": None, "champion": before, "reasons": reasons}
-        champion = None if before is None else models.load(before)
-        trained = self.challenger(champion, self.why_cold(champion, last))
-        measured = self.measured(trained, champion)
-        paired, moved = measured.paired, measured.moved
-        metrics, scores = _gate_metrics(trained, measured, len(self.pipeline.train)), paired.champion
+        self.champion = None if before is None else models.load(before)
+        self.why_cold = self.why_not_warm(last)
+        result = self.train()
+        solved = result.get("solver_report") or {}
+        paired, obstacle, profile, moved = self.measured(result)
+        metrics = {
+            **paired.challenger,
+            "n_train": float(len(self.pipeline.train)),
+            "p_value": None if paired.test is None else paired.test["p_value"],
+            "residual": solved.get("residual"),
+            **(dict.fromkeys(drift.DRIFT_METRICS) if moved is None else moved.metrics()),
+        }
+        scores = paired.champion
         if scores is not None:
             scores = scores | {"n_train": float(models.record(before)["rows"])}
         verdict = self.gate.judge(metrics, scores)
-        if measured.obstacle is not None:
-            verdict = Verdict(False, (measured.obstacle, "a person decides: streamkern models DIR promote VERSION"))
-        page, failure = self.page(trained)
+        if obstacle is not None:
+            verdict = Verdict(False, (obstacle, "a person decides: streamkern models DIR promote VERSION"))
+        page, failure = self.page()
         decision = {
             "status": "promoted" if verdict.passed else "rejected",
             "promote": verdict.passed,
@@ -289,27 +274,27 @@ class _Retraining:
             "challenger": _defined(metrics),
             "against": None if scores is None else _defined(scores),
             "champion": before,
-            "start": trained.start,
-            "why_cold": trained.why_cold,
-            "reused_rows": 0 if trained.incremental is None else trained.incremental.reusable_part.reused,
+            "start": self.start,
+            "why_cold": self.why_cold,
+            "reused_rows": 0 if self.incremental is None else self.incremental.reused,
             "significance": paired.test,
-            "drift": None if moved is None else _drift_summary(moved),
-            "warnings": [*trained.solved.get("warnings", ()), *([] if moved is None else moved.warnings()), *failure],
+            "drift": None if moved is None else moved.summary(),
+            "warnings": [*solved.get("warnings", ()), *([] if moved is None else moved.warnings()), *failure],
             "report": None if page is None else page.name,
         }
-        number = self.add(trained, measured, key, decision, page)
+        number = self.add(result, profile, key, decision, page)
         if verdict.passed:
             models.promote(number, before)
         models.prune(self.keep)
-        if trained.incremental is not None:
-            discard(trained.place)
+        if self.incremental is not None:
+            discard(self.place)
         facts = redacted({name: value for name, value in decision.items() if name != "promote"})
         if page is not None:
             facts["report"] = models.at(number, page.name)
         return facts | {"version": number, "before": before, "champion": _champion(models)}
 
-    def why_cold(self, champion: KernelMachine | None, last: dict[str, Any] | None) -> str | None:
-        if champion is None or self.cold:
+    def why_not_warm(self, last: dict[str, Any] | None) -> str | None:
+        if self.champion is None or self.cold:
             return "requested" if self.cold else "there is no champion yet"
         if last is not None and last["status"] == "rejected":
             return "the last challenger was rejected"
@@ -318,63 +303,65 @@ class _Retraining:
             return f"the rows have grown from {chosen:,} to {rows:,} since the centers were chosen"
         return None
 
-    def challenger(self, champion: KernelMachine | None, why_cold: str | None) -> _Challenger:
+    def train(self) -> dict[str, Any]:
         """Train: from the champion's sums if possible, else by a run, with a warm start if possible."""
-        pipeline = self.pipeline
-        keeps = traits_of(pipeline.solver).keeps_sums and pipeline.partition is None
-        sums = training_record(pipeline) if keeps else None
-        if why_cold is None and sums is not None:
-            assert champion is not None
-            incremental, why_cold = incremental_update(pipeline, sums, champion, self.models, self.forget, self.threads)
-            if incremental is not None:
+        pipeline, champion = self.pipeline, self.champion
+        if traits_of(pipeline.solver).keeps_sums and pipeline.partition is None:
+            self.sums = training_record(pipeline)
+        if self.why_cold is None and self.sums is not None and champion is not None:
+            update, self.why_cold = incremental_update(
+                pipeline, self.sums, champion, self.models, self.forget, self.threads
+            )
+            if update is not None:
                 try:
                     place = self.folder / UPDATED
-                    result = incremental.train(champion, place, pipeline.validation, self.forget, self.settings)
-                    return _Challenger(place, result, why_cold, sums, incremental)
+                    result = update.train(champion, place, pipeline.validation, self.forget, self.settings)
+                    self.place, self.incremental = place, update
+                    return result
                 except UnlikeChampionError as error:
-                    why_cold = error.what
+                    self.why_cold = error.what
         begun = pipeline
-        if why_cold is None:
-            assert champion is not None
-            begun, why_cold = with_warm_start(pipeline, champion)
+        if self.why_cold is None and champion is not None:
+            begun, self.why_cold = with_warm_start(pipeline, champion)
         try:
-            result = run(begun, self.folder, listeners=self.listeners, **self.settings)
+            return run(begun, self.folder, listeners=self.listeners, **self.settings)
         except (UnlikeChampionError, PrecisionError) as error:
             if begun is pipeline:
                 raise
-            why_cold = error.what
-            result = run(pipeline, self.folder, listeners=self.listeners, **self.settings)
-        return _Challenger(self.folder / "model.zarr", result, why_cold, sums)
+            self.why_cold = error.what
+            return run(pipeline, self.folder, listeners=self.listeners, **self.settings)
 
-    def measured(self, trained: _Challenger, champion: KernelMachine | None) -> _Measured:
-        challenger = load_model(trained.place)
+    def measured(
+        self, result: dict[str, Any]
+    ) -> tuple[ModelComparison, str | None, drift.DataProfile, drift.Drift | None]:
+        """Compare both models; with the reason why they cannot be compared, and the rows' profile and drift."""
+        challenger = load_model(self.place)
         assert self.pipeline.test is not None
         with open_executor("threads", self.threads) as executor:
-            paired, obstacle = _compare(challenger, champion, self.pipeline.test, executor)
-            if trained.incremental is not None:
-                return _Measured(paired, obstacle, *trained.incremental.profile(paired))
+            paired, obstacle = _compare(challenger, self.champion, self.pipeline.test, executor)
+            if self.incremental is not None:
+                result["metrics"] = {"test": _defined(paired.challenger)}
+                return (paired, obstacle, *self.incremental.profile(paired))
             profile = data_profile(self.pipeline, executor, paired.challenger_scores, challenger)
-            return _Measured(paired, obstacle, profile, self.measure_drift(champion, profile, executor, paired))
+            return paired, obstacle, profile, self.measure_drift(profile, executor, paired)
 
-    def measure_drift(
-        self, model: KernelMachine | None, now: drift.DataProfile, executor: Executor, paired: ModelComparison
-    ) -> drift.Drift | None:
+    def measure_drift(self, now: drift.DataProfile, executor: Executor, paired: ModelComparison) -> drift.Drift | None:
         if self.before is None:
             return None
+        model = self.champion
         before = profile_of(self.models, self.before)
         if before.columns != now.columns or len(before.target_edges) != len(now.target_edges):
             return None
-        rows = without_scaling(self.pipeline.train)
-        targets = before.target_edges if len(before.target_edges) else None
-        tally = sweep(executor, ScanWork(RawScan(Scan(Assembly(rows))), drift.ColumnTally(before.edges, targets)))
+        rows, edges = without_scaling(self.pipeline.train), before.target_edges
+        tally = drift.column_tally(rows, before.edges, edges, executor)
         found = drift.measure_drift(before, tally, paired.champion_scores)
         if isinstance(model, PartitionedMachine) and len(before.leaf_counts) == model.tree.leaves:
-            found = replace(found, leaves=drift.leaf_drift(before, _leaves(model, rows, targets, executor)))
+            found = replace(found, leaves=drift.leaf_drift(before, drift.leaf_tally(model, rows, edges, executor)))
         return found
 
-    def page(self, trained: _Challenger) -> tuple[Path | None, list[str]]:
+    def page(self) -> tuple[Path | None, list[str]]:
         """Return the page written, or a warning: a failed report must not fail the retraining."""
-        if self.report is None or trained.incremental is not None:  # only a run has a report
+        if self.report is None or self.incremental is not None:  # only a run has a report
             return None, []
         try:
             return self.report(self.folder), []
@@ -382,12 +369,12 @@ class _Retraining:
             return None, [f"the report could not be written: {error}"]
 
     def add(
-        self, trained: _Challenger, measured: _Measured, key: str, decision: dict[str, Any], page: Path | None
+        self, result: dict[str, Any], profile: drift.DataProfile, key: str, decision: dict[str, Any], page: Path | None
     ) -> int:
         """Add the challenger, with the decision on it, as a version."""
-        pipeline, models, result = self.pipeline, self.models, trained.result
+        pipeline, models = self.pipeline, self.models
         assert pipeline.test is not None
-        rows, cold = len(pipeline.train), trained.start == "cold"
+        rows, cold = len(pipeline.train), self.start == "cold"
         record = {
             "key": key,
             "status": decision["status"],
@@ -396,16 +383,16 @@ class _Retraining:
             "settings": dict(pipeline.settings),
             "gate": self.gate.expression,
             "rows": rows,
-            "start": trained.start,
-            "why_cold": trained.why_cold,
-            **({} if trained.sums is None else {"sums": trained.sums}),
+            "start": self.start,
+            "why_cold": self.why_cold,
+            **({} if self.sums is None else {"sums": self.sums}),
             "centers_rows": rows if cold else models.record(self.before)["centers_rows"],
             "trained_rows": result["history"][-1]["rows"] if result["history"] else 0,
             "train": pipeline.train.fingerprint,
             "test": pipeline.test.fingerprint,
             "weights_sha256": result["weights_sha256"],
             "solver": result["solver"],
-            "metrics": result["metrics"] or {"test": _defined(measured.paired.challenger)},
+            "metrics": result["metrics"],
             "training_seconds": result["seconds"],
             "resumed_rows": result["resumed_rows"],
             "streamkern": VERSION,
@@ -413,24 +400,13 @@ class _Retraining:
         }
 
         def fill(version: Path) -> None:
-            shutil.copytree(trained.place, version / "model.zarr")
+            shutil.copytree(self.place, version / "model.zarr")
             load_model(version / "model.zarr")
-            save_artifact(version / "profile.zarr", PROFILE, *measured.profile.dump())
+            save_artifact(version / "profile.zarr", PROFILE, *profile.dump())
             if page is not None:
                 shutil.copyfile(page, version / page.name)
 
         return models.add(fill, record)
-
-
-def _gate_metrics(trained: _Challenger, measured: _Measured, rows: int) -> dict[str, float | None]:
-    paired, moved = measured.paired, measured.moved
-    return {
-        **paired.challenger,
-        "n_train": float(rows),
-        "p_value": None if paired.test is None else paired.test["p_value"],
-        "residual": trained.solved.get("residual"),
-        **(dict.fromkeys(drift.DRIFT_METRICS) if moved is None else moved.metrics()),
-    }
 
 
 def _compare(
@@ -454,48 +430,25 @@ def data_profile(pipeline: Pipeline, executor: Executor, scores: Any, model: Ker
     rows = without_scaling(pipeline.train)
     k = int(np.clip(DRIFT_SAMPLE_BYTES // (8 * rows.n_features), 1, DRIFT_SAMPLE_ROWS))
     ids = np.sort(rows.draw(min(k, rows.base_rows), Draw.DRIFT))
-    (pieces,) = sweep(executor, ScanWork(RawScan(Scan(Assembly(rows), only=ids)), _block_unchanged))
-    X = np.concatenate([piece[0] for piece in pieces])
-    regression = pipeline.task == "regression"
-    target_edges = None
-    if regression:
-        target_edges = drift.edges_of(np.concatenate([piece[1].reshape(len(piece[1]), -1) for piece in pieces]))
-    edges = drift.edges_of(X)
-    n, counts, targets, labels = sweep(
-        executor, ScanWork(RawScan(Scan(Assembly(rows))), drift.ColumnTally(edges, target_edges))
-    )
-    score_edges = drift.edges_of(scores[:, None])
+    (pieces,) = sweep(executor, ScanWork(RawScan(Scan(Assembly(rows), only=ids)), _features_and_targets))
+    X, y = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+    edges, score_edges = drift.edges_of(X), drift.edges_of(scores[:, None])
+    target_edges = drift.edges_of(y if pipeline.task == "regression" else y[:, :0])
+    n, counts, targets, labels = drift.column_tally(rows, edges, target_edges, executor)
+    leaves = {}
+    if isinstance(model, PartitionedMachine):
+        leaves = drift.leaf_profile(drift.leaf_tally(model, rows, target_edges, executor))
     return drift.DataProfile(
-        int(n),
-        edges,
-        counts,
-        np.zeros((0, edges.shape[1])) if target_edges is None else target_edges,
-        targets,
-        dict(labels),
-        score_edges,
-        drift.count(scores[:, None], score_edges),
-        rows.source.columns or tuple(f"f{i}" for i in range(rows.n_features)),
-        **drift.leaf_profile(_leaves(model, rows, target_edges, executor))
-        if isinstance(model, PartitionedMachine)
-        else {},
-    )
+        int(n), edges, counts, target_edges, targets, dict(labels), score_edges,
+        drift.count(scores[:, None], score_edges), **leaves,
+        columns=rows.source.columns or tuple(f"f{i}" for i in range(rows.n_features)),
+    )  # fmt: skip
 
 
-def _leaves(model: PartitionedMachine, rows: Dataset, target_edges: Array | None, executor: Executor) -> Parts:
-    scan, _ = model.blocks(rows)
-    tally = drift.LeafTally(model.tree.leaves, target_edges)
-    return sweep(executor, ScanWork(drift.RoutedScan(scan, model.tree), tally))
-
-
-def _block_unchanged(block: tuple[RawRows, str], state: Any) -> Parts:
-    return (Stack(((block[0].X, block[0].y),)),)
-
-
-def _drift_summary(moved: drift.Drift) -> dict[str, Any]:
-    order = np.argsort(-moved.psi, kind="stable")[:10]
-    columns = {moved.columns[i]: {"psi": float(moved.psi[i]), "ks": float(moved.ks[i])} for i in order}
-    leaves = {} if moved.leaves is None else {"leaves": moved.leaves.summary()}
-    return {name.removeprefix("drift."): n for name, n in moved.metrics().items()} | {"columns": columns} | leaves
+def _features_and_targets(block: tuple[RawRows, str], state: Any) -> Parts:
+    X, y = block[0].X, block[0].y
+    assert y is not None
+    return (Stack(((X, y.reshape(len(X), -1)),)),)
 
 
 def _key(pipeline: Pipeline, gate: Gate, cold: bool) -> str:
@@ -503,14 +456,11 @@ def _key(pipeline: Pipeline, gate: Gate, cold: bool) -> str:
     return digest(
         VERSION,
         [None if rows is None else rows.fingerprint for rows in (pipeline.train, pipeline.test, pipeline.validation)],
-        [described(part) for part in (pipeline.kernel, pipeline.metric, pipeline.centers, pipeline.features)],
+        [described(getattr(pipeline, name)) for name in ("kernel", "metric", "centers", "features", "partition")],
         AUTO if pipeline.solver == AUTO else described(pipeline.solver),
-        *(described(part) for part in (pipeline.metric, pipeline.partition) if part is not None),
-        *([] if pipeline.class_weight is None else [["class_weight", str(pipeline.class_weight)]]),
-        *([] if pipeline.threshold is None else [["threshold", pipeline.threshold]]),
         [described(step) for step in preprocessing_steps(pipeline)],
         [pipeline.task, pipeline.seed, pipeline.lanes, pipeline.dtype],
-        [gate.expression, cold],
+        [str(pipeline.class_weight), pipeline.threshold, gate.expression, cold],
     )
 
 

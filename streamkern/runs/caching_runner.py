@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from streamkern.defaults import CHECKPOINT_SECONDS, KEPT_RESULTS
+from streamkern.defaults import KEPT_RESULTS
+from streamkern.engine.device import Device
 from streamkern.errors import StorageError
 from streamkern.events import EventLog
 from streamkern.fitting.stage import Key, Runner, Stage
 from streamkern.inspection.shuffle_quality import shuffle_warning
+from streamkern.models.kernel_machine import KernelMachine
 from streamkern.runs.checkpoints import Checkpoints
+from streamkern.runs.pipeline_definition import Pipeline
 from streamkern.solvers.base import Iteration
 from streamkern.solvers.loop import Progress
 from streamkern.storage.serialize import load_value, save_value
@@ -28,17 +31,26 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class CachingRunner(Runner):
-    """Carries out stages in order, or takes the results that an earlier run kept.
+    """Carries out the stages of a run in its folder, or takes the results that an earlier run kept.
 
     Seconds of each stage are added to ``timings``; checkpoints of the training are ``every`` so many seconds. With
     ``reuse`` results and checkpoints of an earlier run may be taken over; it had trained on ``resumed_rows``.
+    ``trained`` and ``measured`` are fields of the run's result; ``arithmetic`` says why the dtype is not the default
+    one. The ``model`` is there once it is saved.
     """
 
-    events: EventLog
+    pipeline: Pipeline
     folder: Path
+    events: EventLog
+    budget: int
+    every: float
+    reuse: bool
     timings: list[dict[str, Any]] = field(default_factory=list)
-    every: float = CHECKPOINT_SECONDS
-    reuse: bool = True
+    trained: dict[str, Any] = field(default_factory=dict)
+    measured: dict[str, Any] = field(default_factory=dict)
+    arithmetic: dict[str, str] = field(default_factory=dict)
+    device: Device | None = None
+    model: KernelMachine | Any = None
     resumed_rows: int = 0
     _found: Any = None
 
@@ -66,7 +78,7 @@ class CachingRunner(Runner):
     def _place(self, name: str, key: Key | None) -> Path | None:
         """Folder of a result, named by its key and the release of this library; None if it has no key."""
         found = None if key is None else key()
-        return None if found is None else self.folder / f"{name}-{digest(VERSION, *found)[:16]}"
+        return None if found is None else self.folder / "stages" / f"{name}-{digest(VERSION, *found)[:16]}"
 
     def _kept(self, name: str, place: Path) -> Any:
         if not self.reuse or not place.exists():
@@ -91,10 +103,8 @@ class CachingRunner(Runner):
 
     def prune(self) -> None:
         """Delete all but the results of each stage that were used last, so that a nightly directory does not grow."""
-        if not self.folder.exists():
-            return
         by_name: dict[str, list[Path]] = {}
-        for place in self.folder.iterdir():
+        for place in (self.folder / "stages").glob("*"):
             by_name.setdefault(place.name.rpartition("-")[0], []).append(place)
         for places in by_name.values():
             places.sort(key=lambda place: place.stat().st_mtime_ns)
@@ -126,9 +136,7 @@ class CachingRunner(Runner):
             self._ended(stage.name, time.perf_counter(), cached=True)
             return None
         if self.reuse:
-            self.checkpoints = Checkpoints(
-                self.folder.parent / "checkpoints" / place.name[-16:], self.events, self.every
-            )
+            self.checkpoints = Checkpoints(self.folder / "checkpoints" / place.name[-16:], self.events, self.every)
         start, prepared = (self.checkpoints and self.checkpoints.latest()) or (None, None)
         solver, problem = fit.recipe.solver, fit.problem
         if prepared is None:

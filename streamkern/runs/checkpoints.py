@@ -26,20 +26,16 @@ class Checkpoints:
     A step passes its state to a thread that writes it, and continues, because states are frozen. The prepared value of
     the solver is written once, with the first checkpoint, so that a short training writes nothing.
 
-    Two checkpoints are so many ``seconds`` apart, or ``steps``, among which parts of a sweep over all rows count;
-    longer in a sweep whose sums take long to write.
+    Two checkpoints are so many ``seconds`` apart; longer in a sweep whose sums take long to write.
     """
 
-    def __init__(
-        self, folder: Path, events: EventLog, seconds: float = CHECKPOINT_SECONDS, steps: int | None = None
-    ) -> None:
-        self.folder, self.events, self.seconds, self.steps = folder, events, seconds, steps
+    def __init__(self, folder: Path, events: EventLog, seconds: float = CHECKPOINT_SECONDS) -> None:
+        self.folder, self.events, self.seconds = folder, events, seconds
         self.written = 0
         self.prepared: Any = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="streamkern-checkpoint")
         self._writing: Future[None] | None = None
         self._due = time.monotonic() + seconds
-        self._taken = 0
         self._last = ""
 
     def __enter__(self) -> Checkpoints:
@@ -73,10 +69,8 @@ class Checkpoints:
 
     def offer(self, checkpoint: Checkpoint, wait: bool = False, kept: Callable[[Any], Any] | None = None) -> None:
         """Hand over a checkpoint that is due, unless one is still being written; ``wait`` until this one is."""
-        self._taken += 1
-        due = time.monotonic() >= self._due or (self.steps is not None and self._taken >= self.steps)
-        if due and (self._writing is None or self._writing.done()):
-            self._due, self._taken = time.monotonic() + self.seconds, 0
+        if time.monotonic() >= self._due and (self._writing is None or self._writing.done()):
+            self._due = time.monotonic() + self.seconds
             if kept is not None:
                 checkpoint = replace(checkpoint, state=kept(checkpoint.state))
             self._writing = self._writer.submit(self._write, checkpoint)

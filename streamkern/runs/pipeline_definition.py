@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import inspect
 import re
 import sys
@@ -11,9 +10,8 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -213,14 +211,6 @@ def _texts(doc: str) -> dict[str, str]:
     return texts
 
 
-class _Recompiled(SourceFileLoader):
-    """Compiles the file each time: cached bytecode would pass for that of an edit of the same size and second."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
-        return code
-
-
 def _function(file: Path) -> Callable[..., Any]:
     if not file.is_file():
         raise UsageError(
@@ -229,14 +219,14 @@ def _function(file: Path) -> Callable[..., Any]:
             expected="a Python file that defines pipeline()",
             remedy="check the path",
         )
-    name = PIPELINE_FILE + file.stem
-    spec = importlib.util.spec_from_file_location(name, file, loader=_Recompiled(name, str(file)))
-    if spec is None or spec.loader is None or file.suffix != ".py":
+    if file.suffix != ".py":
         raise UsageError("This is not a Python file.", where=str(file), expected="a file that ends in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and pickles of the user's classes look their module up
+    module = ModuleType(PIPELINE_FILE + file.stem)
+    module.__file__ = str(file)
+    sys.modules[module.__name__] = module  # dataclasses and pickles of the user's classes look their module up
     with _explaining(file, "The pipeline file"):
-        spec.loader.exec_module(module)
+        # Compiled each time: cached bytecode would pass for that of an edit of the same size and second.
+        exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), vars(module))
     function = getattr(module, "pipeline", None)
     if not callable(function):
         raise UsageError(

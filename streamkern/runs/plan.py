@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -20,7 +20,7 @@ from streamkern.fitting.calibrate import calibration_note, out_of_sample_source
 from streamkern.fitting.device_placement import device_for, require_room
 from streamkern.fitting.fit import planned_shape
 from streamkern.fitting.memory_projection import planned_rows, preprocessing_steps
-from streamkern.fitting.stage import Runner, Stage, reasons, works
+from streamkern.fitting.stage import Runner, reasons, works
 from streamkern.memory import format_bytes, parse_bytes
 from streamkern.partition.leaf_tasks import LeafSettings
 from streamkern.partition.one_or_leaves import resolve_with_held_out
@@ -171,82 +171,62 @@ def plan(
     """
     given = given_resources(resources, memory, threads)
     pipeline, reason = resolve_with_held_out(pipeline, given.budget, given.device)
-    if pipeline.partition is None:
-        made = _of_one(pipeline, reason, given, prices)
-    else:
-        made = _in_leaves(pipeline, reason, given.budget, given.slots, prices)
+    pipeline.train._require_rows()
+    made = _planned(pipeline, reason, given, prices)
     if given.worker_memory is not None:
         limit = parse_bytes(given.worker_memory)
         made.footprint.require_worker(limit, given.worker_threads, made.footprint.cost_estimate.size.p)
-    return replace(made, worker_threads=given.worker_threads)
+    return made
 
 
-def _of_one(pipeline: Pipeline, reason: str, given: Resources, prices: Prices | None) -> Plan:
-    budget, slots = given.budget, given.slots
-    pipeline.train._require_rows()
-    data, solver = planned_rows(pipeline), pipeline.solver
-    if pipeline.centers is not None:
-        data.draw(pipeline.centers.count(data))
-    source = out_of_sample_source(solver, pipeline.train, pipeline.validation)
-    note = calibration_note(pipeline.task, source, pipeline.train, pipeline.validation, _outputs(pipeline))
-    shape, listed = planned_shape(
-        pipeline, Runner.held_out_rows, after=after_fit(pipeline), budget=budget, baseline=load_libraries(),
-        slots=slots,
-    )  # fmt: skip
-    fits, doubt = footprint(shape, listed), _unlike(pipeline) if prices is None else None
-    if prices is None:
-        prices = measured_prices(pipeline, slots)
-    likely = replace(shape, outputs=_outputs(pipeline))
-    cost_estimate, stored = likely.cost_estimate, shape.stored_bytes
+def _planned(pipeline: Pipeline, reason: str, given: Resources, prices: Prices | None) -> Plan:
+    budget, slots, leaves = given.budget, given.slots, pipeline.partition is not None
+    how: dict[str, Any] = {"budget": budget, "slots": slots, "baseline": load_libraries()}
+    if leaves:  # sweeps over all rows, and as many fits of a leaf as there will be
+        listed = stages(pipeline)
+        shape: Any = PartitionShape.before_rows(pipeline, on=LeafSettings.of(pipeline).on, **how)
+        fits, one = shape.footprint(listed), shape.largest[0]
+    else:
+        if pipeline.centers is not None:
+            rows = planned_rows(pipeline)
+            rows.draw(pipeline.centers.count(rows))
+        shape, listed = planned_shape(pipeline, Runner.held_out_rows, after=after_fit(pipeline), **how)
+        fits, one = footprint(shape, listed), shape
+    doubt = _unlike(pipeline) if prices is None else None
+    prices = prices or measured_prices(pipeline, slots, one.p if leaves else None)
+    likely, solver = replace(shape, outputs=_outputs(pipeline)), one.solver.to_json()["name"]
+    why = reasons(listed, likely)
+    source = out_of_sample_source(one.solver, pipeline.train, pipeline.validation)
     choices = (
-        f"solver {solver.to_json()['name']}, {cost_estimate.work_estimate.passes} pass(es) at most over {len(data):,} "
-        f"rows",
+        *([] if leaves else [_passes(likely, solver)]),
         *([reason] if reason else []),
         *planned_note(pipeline.train, preprocessing_steps(pipeline)),
-        *_on_device(pipeline, given.device, fits, cost_estimate.size),
-        *chain.from_iterable(reasons(listed, likely).values()),
-        note,
+        *([] if leaves else _on_device(pipeline, given.device, fits, likely.cost_estimate.size)),
+        *chain.from_iterable(why.values()),
+        calibration_note(pipeline.task, source, pipeline.train, pipeline.validation, _outputs(pipeline)),
         f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
-        f"stored rows {'stay in memory' if fits.cache_bytes >= stored else 'are read again each pass'} "
-        f"({format_bytes(min(fits.cache_bytes, stored))} of {format_bytes(stored)} cached)",
+        *([] if leaves else [_cached(fits.cache_bytes, shape.stored_bytes)]),
         *([] if doubt is None else [f"warning: {doubt}"]),
     )
-    return Plan(_planned(listed, fits, likely, prices), choices, fits, budget, solver.to_json()["name"])
-
-
-def _planned(
-    listed: Sequence[Stage], fits: Footprint, shape: FitShape, prices: Prices, entry: float | None = None
-) -> tuple[PlannedStage, ...]:
-    entry, why = entry or float(shape.size.entry), reasons(listed, shape)
-    return tuple(
+    entry = float((one if leaves else likely).size.entry)
+    planned = tuple(
         PlannedStage(
             name, work.rows, work.passes, work.flops(entry), work.read, fits.baseline + fits.stages[name],
-            work.seconds(prices, shape.slots), why=why.get(name, ()),
+            work.seconds(prices, slots), why=why.get(name, ()),
         )
-        for name, work in works(listed, shape).items()
+        for name, work in works(listed, likely).items()
     )  # fmt: skip
+    return Plan(planned, choices, fits, budget, solver, given.worker_threads)
 
 
-def _in_leaves(pipeline: Pipeline, reason: str, budget: int, slots: int, prices: Prices | None) -> Plan:
-    """The plan of a partition: sweeps over all rows, and as many fits of a leaf as there will be."""
-    pipeline.train._require_rows()
-    doubt = _unlike(pipeline) if prices is None else None
-    on, listed = LeafSettings.of(pipeline).on, stages(pipeline)
-    shape = PartitionShape.before_rows(pipeline, on=on, budget=budget, slots=slots, baseline=load_libraries())
-    fits, likely = shape.footprint(listed), replace(shape, outputs=_outputs(pipeline))
-    leaf = shape.largest[0]
-    prices = measured_prices(pipeline, slots, leaf.p) if prices is None else prices
-    source = out_of_sample_source(leaf.solver, pipeline.train, pipeline.validation)
-    choices = (
-        *([reason] if reason else []),
-        *chain.from_iterable(reasons(listed, likely).values()),
-        calibration_note(pipeline.task, source, pipeline.train, pipeline.validation, _outputs(pipeline)),
-        *planned_note(pipeline.train, preprocessing_steps(pipeline)),
-        f"{slots} thread(s), {pipeline.lanes} lanes; matrix products run at {1e-9 / prices.work.gemm:.0f} GFLOP/s",
-        *([] if doubt is None else [f"warning: {doubt}"]),
-    )
-    planned = _planned(listed, fits, likely, prices, float(leaf.size.entry))
-    return Plan(planned, choices, fits, budget, leaf.solver.to_json()["name"])
+def _passes(shape: FitShape, solver: str) -> str:
+    passes = shape.cost_estimate.work_estimate.passes
+    return f"solver {solver}, {passes} pass(es) at most over {len(shape.dataset):,} rows"
+
+
+def _cached(cache: int, stored: int) -> str:
+    where = "stay in memory" if cache >= stored else "are read again each pass"
+    return f"stored rows {where} ({format_bytes(min(cache, stored))} of {format_bytes(stored)} cached)"
 
 
 def _unlike(pipeline: Pipeline) -> str | None:

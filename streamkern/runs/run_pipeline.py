@@ -12,7 +12,6 @@ import platform
 import secrets
 import signal
 import time
-from collections.abc import Callable
 from contextlib import chdir, suppress
 from dataclasses import replace
 from functools import partial
@@ -43,9 +42,10 @@ from streamkern.partition.one_or_leaves import fit_one_or_leaves, resolve_with_h
 from streamkern.progress import display_if_verbose
 from streamkern.redaction import redacted
 from streamkern.resources import Resources, given_resources, scheduler_name
+from streamkern.runs.caching_runner import CachingRunner
 from streamkern.runs.pipeline_definition import Pipeline, load_pipeline
 from streamkern.runs.results import RunResult
-from streamkern.runs.run_stages import Job, RunRunner, after_fit
+from streamkern.runs.run_stages import after_fit
 from streamkern.sources.remote_store import REQUEST_COUNTS
 from streamkern.storage.atomic_writes import locked, read_json, tidy, write_json
 from streamkern.storage.untrusted_files import given_path
@@ -122,22 +122,22 @@ def _run(pipeline: Pipeline, folder: Path, given: Resources, checkpoint_seconds:
     write_json(folder / "manifest.json", manifest)
     events.emit("run", state="begin", name=pipeline.name, run_dir=str(folder))
     _warn_of_pipeline(pipeline, changed, events)
-    timings: list[dict[str, Any]] = []
-    trained: dict[str, Any] = {}
+    reuse = unknown_code_of(pipeline) is None
+    runner = CachingRunner(pipeline, folder, events, given.budget, checkpoint_seconds, reuse)
     started = time.perf_counter()
     try:
         with memory_limit(given.budget):
-            measured = _train(pipeline, folder, given, events, timings, checkpoint_seconds, trained)
+            _train(runner, given)
     except BaseException as error:
         status = next((word for kind, word in _STATUS if isinstance(error, kind)), "failed")
-        failure = trained | {
+        failure = runner.trained | {
             "status": status,
             "run": manifest["run"],
             "error": redacted(_in_words(error)),
-            "stages": timings,
+            "stages": runner.timings,
             "seed": pipeline.seed,
             "peak_memory_bytes": peak_resident_bytes(),
-            "last_done": None if trained else before,  # the run that trained model.zarr
+            "last_done": None if runner.trained else before,  # the run that trained model.zarr
         }
         # If the disk failed, a second error must not replace the first.
         with suppress(StorageError):
@@ -147,8 +147,8 @@ def _run(pipeline: Pipeline, folder: Path, given: Resources, checkpoint_seconds:
                 write_json(folder / "result.json", failure)
         events.emit("run", state=status, error=failure["error"])
         raise
-    result = {"status": "done", **measured, "stages": timings, **trained, "run": manifest["run"]}
-    result["seconds"] = time.perf_counter() - started
+    result = {"status": "done", **runner.measured, "stages": runner.timings, **runner.trained}
+    result |= {"run": manifest["run"], "seconds": time.perf_counter() - started}
     write_json(folder / "result.json", result)
     events.emit("run", state="done", result=result)
     return RunResult(result, folder)
@@ -273,46 +273,30 @@ def resume(
         )
 
 
-def _train(
-    pipeline: Pipeline,
-    folder: Path,
-    given: Resources,
-    events: EventLog,
-    timings: list[dict[str, Any]],
-    checkpoint_seconds: float,
-    trained: dict[str, Any],
-) -> dict[str, Any]:
-    """``trained`` gets the result's fields of the model once it is saved; a failed evaluation leaves them."""
-    budget, job = given.budget, Job(pipeline, folder, given.budget, trained)
+def _train(runner: CachingRunner, given: Resources) -> None:
     with open_executor(given.scheduler, given.threads) as executor:
-        _announce(executor, events)
-        reuse = unknown_code_of(pipeline) is None
-        runner = RunRunner(events, folder / "stages", timings, checkpoint_seconds, reuse, job=job)
-
-        def on_plan(projected: Footprint) -> None:
-            events.emit("memory", projected=projected.peak, budget=budget, stages=projected.stages)
-
+        _announce(executor, runner.events)
         try:
-            _fit(pipeline, executor, given, runner, on_plan)
+            _fit(runner.pipeline, executor, given, runner)
         except PrecisionError as error:
-            pipeline, job.arithmetic = in_float64(pipeline, error)
-            _fit(pipeline, executor, given, runner, on_plan)
+            pipeline, runner.arithmetic = in_float64(runner.pipeline, error)
+            _fit(pipeline, executor, given, runner)
         runner.prune()
-        trained["peak_memory_bytes"] = peak_resident_bytes()
-        if "workers" in trained:  # with those lost in the evaluation
-            trained["workers"] = executor.members.to_json()
-        return job.measured
+        runner.trained["peak_memory_bytes"] = peak_resident_bytes()
+        if "workers" in runner.trained:  # with those lost in the evaluation
+            runner.trained["workers"] = executor.members.to_json()
 
 
-def _fit(
-    pipeline: Pipeline, executor: Executor, given: Resources, runner: RunRunner, on_plan: Callable[[Footprint], None]
-) -> None:
+def _fit(pipeline: Pipeline, executor: Executor, given: Resources, runner: CachingRunner) -> None:
+    def on_plan(projected: Footprint) -> None:
+        runner.events.emit("memory", projected=projected.peak, budget=given.budget, stages=projected.stages)
+
     recipe, reason = resolve_with_held_out(pipeline, given.budget, given.device)
     if reason:
         runner.choice(reason, solver=AUTO if recipe.solver == AUTO else recipe.solver.to_json())
-    device = runner.job.device = device_for(recipe, given.device)
+    device = runner.device = device_for(recipe, given.device)
     require_unchanged(recipe.train, recipe.validation)  # and again before the model is saved
-    folder = runner.job.folder / "scattered"
+    folder = runner.folder / "scattered"
     fit_one_or_leaves(recipe, executor, given.budget, runner, on_plan, device, folder, after_fit)
 
 
@@ -361,6 +345,9 @@ def _finished(folder: Path) -> dict[str, Any] | None:
 
 
 def _manifest(pipeline: Pipeline, given: Resources, checkpoint_seconds: float) -> dict[str, Any]:
+    parts = {
+        name: getattr(pipeline, name) for name in ("kernel", "centers", "features", "metric", "partition", "solver")
+    }
     return {
         "run": secrets.token_hex(8),
         "name": pipeline.name,
@@ -373,12 +360,7 @@ def _manifest(pipeline: Pipeline, given: Resources, checkpoint_seconds: float) -
             "augmentations": [augmentation.to_json() for augmentation in pipeline.train.augmentations],
             "quarantine": [each._asdict() for each in pipeline.train.quarantine],
         },
-        "kernel": None if pipeline.kernel is None else pipeline.kernel.to_json(),
-        "centers": None if pipeline.centers is None else pipeline.centers.to_json(),
-        "features": None if pipeline.features is None else pipeline.features.to_json(),
-        "metric": None if pipeline.metric is None else pipeline.metric.to_json(),
-        "partition": pipeline.partition if pipeline.partition in (None, AUTO) else pipeline.partition.to_json(),
-        "solver": AUTO if pipeline.solver == AUTO else pipeline.solver.to_json(),
+        **{name: part if part in (None, AUTO) else part.to_json() for name, part in parts.items()},
         "class_weight": pipeline.class_weight if pipeline.class_weight is None else str(pipeline.class_weight),
         "threshold": pipeline.threshold,
         "preprocess": [step.to_json() for step in preprocessing_steps(pipeline)],
@@ -401,19 +383,8 @@ def _manifest(pipeline: Pipeline, given: Resources, checkpoint_seconds: float) -
 
 
 _TRAINING = (
-    "train",
-    "kernel",
-    "centers",
-    "features",
-    "metric",
-    "partition",
-    "solver",
-    "class_weight",
-    "preprocess",
-    "code",
-    "seed",
-    "lanes",
-    "dtype",
+    *("train", "kernel", "centers", "features", "metric", "partition", "solver", "class_weight", "preprocess"),
+    *("code", "seed", "lanes", "dtype"),
 )
 
 

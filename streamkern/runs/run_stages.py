@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from streamkern.calibration.serialization import calibration_digests
 from streamkern.costs.fit_shape import FitShape
@@ -14,10 +16,13 @@ from streamkern.data.class_weights import without_class_weights
 from streamkern.data.dataset import Dataset, require_unchanged, unchanging
 from streamkern.data.device_assembly import stored_bytes
 from streamkern.data.encoders import unseen_notes
-from streamkern.data.targets import encoding_to_json
-from streamkern.defaults import MAX_TRAIN_SCORE_ROWS
+from streamkern.data.row_order import Assembly, RawRows, Scan
+from streamkern.data.statistics import RawScan
+from streamkern.data.targets import Encoding, encoding_to_json
+from streamkern.defaults import EXAMPLE_COPIES, EXAMPLE_ROWS, MAX_EXAMPLE_FEATURES, MAX_TRAIN_SCORE_ROWS
 from streamkern.engine.device import Device
 from streamkern.engine.operation_counts import Operations, eigh
+from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.fitting.calibrate import calibration_facts
 from streamkern.fitting.evaluation_checks import unseen_categories
 from streamkern.fitting.fitted import Fitted
@@ -29,40 +34,14 @@ from streamkern.memory import peak_resident_bytes
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.partition.fit_partition import model_of
 from streamkern.partition.one_or_leaves import evaluation_of, stages_of_fit
+from streamkern.rng import Draw
 from streamkern.runs.caching_runner import CachingRunner
-from streamkern.runs.pipeline_definition import Pipeline
 from streamkern.runs.solution_spectrum import diagnose
-from streamkern.runs.training_examples import examples
 from streamkern.solvers.base import Problem
 from streamkern.solvers.direct import Direct
+from streamkern.sweep import ScanWork, sweep
+from streamkern.types import Array
 from streamkern.user_code_digest import described
-
-
-@dataclass(eq=False)
-class Job:
-    """What a run makes of a fit: fields of its result; ``arithmetic`` says why the dtype is not the default one."""
-
-    pipeline: Pipeline
-    folder: Path
-    budget: int
-    trained: dict[str, Any]
-    measured: dict[str, Any] = field(default_factory=dict)
-    arithmetic: dict[str, str] = field(default_factory=dict)
-    device: Device | None = None
-    model: KernelMachine | None = None
-
-    @property
-    def saved(self) -> KernelMachine:
-        """The model, once it is saved."""
-        assert self.model is not None
-        return self.model
-
-
-@dataclass(eq=False)
-class RunRunner(CachingRunner):
-    """Carries out the stages of a run."""
-
-    job: Job = field(kw_only=True)
 
 
 def stages(recipe: Recipe) -> tuple[Stage, ...]:
@@ -88,33 +67,33 @@ def _require_unchanged(fit: Any) -> None:
 
 
 def _save(fit: Any) -> None:
-    job, fitted, runner = fit.runner.job, fit.fitted, fit.runner
+    fitted, runner = fit.fitted, fit.runner
     median = {} if fitted.median is None else {"median_distance": fitted.median}
-    job.model = model = model_of(fitted, pipeline=job.pipeline.name, **median, **job.arithmetic)
-    for each in job.arithmetic.values():
+    runner.model = model = model_of(fitted, pipeline=runner.pipeline.name, **median, **runner.arithmetic)
+    for each in runner.arithmetic.values():
         runner.choice(f"arithmetic: {each}")
     for each in fitted.report.get("preprocess", []):
         runner.choice(f"preprocessing: {each}")
-    model.save(job.folder / "model.zarr")
-    job.trained |= _trained_fields(job, fit, fitted, model, median)
+    model.save(runner.folder / "model.zarr")
+    runner.trained |= _trained_fields(runner, fit, fitted, model, median)
 
 
 def _trained_fields(
-    job: Job, fit: Any, fitted: Fitted, model: KernelMachine, median: dict[str, float]
+    runner: CachingRunner, fit: Any, fitted: Fitted, model: KernelMachine, median: dict[str, float]
 ) -> dict[str, Any]:
     problem, outcome, report, recipe, executor = fitted.problem, fitted.outcome, fitted.report, fit.recipe, fit.executor
-    held_out = job.pipeline.validation is None and problem.validation is not None
+    held_out = runner.pipeline.validation is None and problem.validation is not None
     return {
-        "name": job.pipeline.name,
+        "name": runner.pipeline.name,
         "model": "model.zarr",
         "samples_per_second": outcome.rows / max(outcome.seconds, 1e-9),
         "data_wait_fraction": outcome.wait,
         "peak_memory_bytes": peak_resident_bytes(),
         "projected_memory_bytes": fitted.footprint.peak,
-        "memory_budget_bytes": job.budget,
+        "memory_budget_bytes": runner.budget,
         "weights_sha256": model.weights_sha256,
         "n_rows": len(problem.train),
-        "resumed_rows": fit.runner.resumed_rows,
+        "resumed_rows": runner.resumed_rows,
         "n_centers": model.n_centers,
         "kernel": problem.kernel.to_json() if problem.features is None else None,
         **median,
@@ -125,15 +104,15 @@ def _trained_fields(
         **calibration_facts(fitted.calibration),
         "solver": AUTO if recipe.solver == AUTO else recipe.solver.to_json()["name"],
         "dtype": recipe.dtype,
-        **job.arithmetic,
+        **runner.arithmetic,
         "solver_report": {name: value for name, value in report.items() if name != "preprocess"},
         "preprocess": report.get("preprocess", []),
         "history": outcome.history,
         "seed": recipe.seed,
         "executor": executor.name,
         **({"workers": workers} if (workers := executor.members.to_json()) else {}),
-        "device": "cpu" if job.device is None else job.device.name,
-        **({} if job.device is None else _device_memory(job.device, problem)),
+        "device": "cpu" if runner.device is None else runner.device.name,
+        **({} if runner.device is None else _device_memory(runner.device, problem)),
     }
 
 
@@ -151,14 +130,14 @@ SAVE = Stage("save", _save)
 
 
 def _test_rows(fit: Any) -> Dataset | None:
-    test, recipe = fit.recipe.test, fit.runner.job.pipeline
+    test, recipe = fit.recipe.test, fit.runner.pipeline
     if test is not None and (preprocessing_steps(fit.recipe) or fit.recipe.metric is not None or recipe.kernel is None):
         test = test._prepared_like(fit.problem.train)._final()
     return test  # type: ignore[no-any-return]
 
 
 def _model_key(fit: Any) -> tuple[Any, ...]:
-    model, train = fit.runner.job.saved, fit.problem.train
+    model, train = fit.runner.model, fit.problem.train
     calibration = [] if model.calibration is None else calibration_digests(model.calibration)
     return model.weights_sha256, described(model.kernel), centers_key(fit.recipe, train), *calibration
 
@@ -173,7 +152,7 @@ def _evaluate(fit: Any) -> dict[str, Any]:
 
     Kept with them for reports: confusion counts or a sample of predictions, and a few rows as training saw them.
     """
-    model, train, test, executor = fit.runner.job.saved, fit.problem.train, _test_rows(fit), fit.executor
+    model, train, test, executor = fit.runner.model, fit.problem.train, _test_rows(fit), fit.executor
     with unchanging(fit.recipe.train, fit.recipe.test):
         plain = without_class_weights(train.plain())
         few = plain if plain.base_rows <= MAX_TRAIN_SCORE_ROWS else plain.sample(MAX_TRAIN_SCORE_ROWS)
@@ -189,22 +168,50 @@ def _evaluate(fit: Any) -> dict[str, Any]:
     return {"arrays": arrays, "metrics": metrics, "encoding": encoding_to_json(model.encoding), "unseen": unseen}
 
 
+def examples(dataset: Dataset, encoding: Encoding, executor: Executor) -> dict[str, Array]:
+    """Draw training rows for a report, always the same, scaled, and their first copies.
+
+    ``rows``, shape (k, 1 + copies, d), float32: first as stored, then augmented if the dataset is; ``targets``,
+    encoded, (k,) or (k, c); ``ids`` (k,). Nothing where rows are wider than ``MAX_EXAMPLE_FEATURES``.
+    """
+    if dataset.n_features > MAX_EXAMPLE_FEATURES:
+        return {}
+    dataset = dataset._relative_to(0.0)  # in the units that the user knows
+    ids = np.sort(dataset.draw(min(EXAMPLE_ROWS, dataset.base_rows), Draw.EXAMPLES))
+    varied = Assembly(dataset) if dataset.augmentations else None
+    show = partial(_shown_examples, Assembly(dataset.plain(), encoding), varied)
+    (pieces,) = sweep(executor, ScanWork(RawScan(Scan(Assembly(dataset), only=ids)), show))
+    found, rows, targets = (np.concatenate(arrays) for arrays in zip(*pieces, strict=True))
+    return {"ids": found, "rows": rows, "targets": targets}
+
+
+def _shown_examples(plain: Assembly, varied: Assembly | None, found: tuple[RawRows, str], state: Any) -> Parts:
+    raw, where = found
+    every = np.arange(len(raw.ids), dtype=np.int64)
+    block = plain.build(raw, every, (), where)
+    versions = [block.X]
+    if varied is not None:
+        for copy in range(EXAMPLE_COPIES):
+            versions.append(varied.build(raw._replace(copies=np.full_like(every, copy)), every, (), where).X)
+    return (Stack(((raw.ids, np.stack(versions, axis=1), block.y),)),)
+
+
 def _take_evaluation(fit: Any, found: dict[str, Any]) -> None:
     test = fit.recipe.test
     for note in unseen_notes(found["unseen"], 0 if test is None else test.base_rows, "test rows"):
         fit.runner.warn(note)
-    fit.runner.job.measured |= {"metrics": found["metrics"], "unseen_categories": found["unseen"]}
+    fit.runner.measured |= {"metrics": found["metrics"], "unseen_categories": found["unseen"]}
 
 
 # ---------------------------------------------------------------------------------------------------------- diagnose
 
 
 def _diagnose(fit: Any) -> dict[str, Any]:
-    return diagnose(fit.problem, fit.runner.job.saved.weights)
+    return diagnose(fit.problem, fit.runner.model.weights)
 
 
 def _take_diagnosis(fit: Any, found: dict[str, Any]) -> None:
-    fit.runner.job.measured["diagnostics"] = found
+    fit.runner.measured["diagnostics"] = found
 
 
 def _normal_equations(shape: FitShape) -> FitShape:

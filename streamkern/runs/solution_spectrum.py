@@ -44,7 +44,7 @@ def effective_dimension(eigenvalues: Array, ridge: float) -> float:
     return float(np.sum(values / (values + ridge)))
 
 
-def diagnose(problem: Problem, weights: Array, *, k: int = 30, ridge: float | None = None) -> dict[str, Any]:
+def diagnose(problem: Problem, weights: Array) -> dict[str, Any]:
     """Compare weights (M, c) with the least-squares solution, and return the spectrum; one sweep over rows.
 
     With Φ the basis on the n training rows, ŵ the least squares solution of smallest norm and b = w − ŵ, the Rayleigh
@@ -52,8 +52,8 @@ def diagnose(problem: Problem, weights: Array, *, k: int = 30, ridge: float | No
 
     Returns:
         ``rayleigh_quotient`` and ``relative_rayleigh_quotient`` of b, None where b is zero; ``excess_loss`` ‖Φ b‖²/n;
-        ``spectrum``, the eigenvalues of ΦᵀΦ/n, largest first; ``effective_dimension`` at ``ridge``, 1/√n by default
-        (Carratino et al. 2018, Corollary 1); and ``speedup_ratio`` of a sketch of rank k (Gonen et al. 2016, eq. 3).
+        ``spectrum``, the eigenvalues of ΦᵀΦ/n, largest first; ``effective_dimension`` at ``ridge`` 1/√n (Carratino et
+        al. 2018, Corollary 1); and ``speedup_ratio`` of a sketch of rank ``k`` (Gonen et al. 2016, eq. 3).
     """
     basis = problem.basis()
     equations = NormalEquations(basis, problem.encoding.outputs)
@@ -67,7 +67,7 @@ def diagnose(problem: Problem, weights: Array, *, k: int = 30, ridge: float | No
     b = weights.astype(np.float64) - exact
     excess, squared = float(np.sum(b * (gram @ b))), float(np.sum(np.square(b)))
     quotient = excess / squared if squared > 0 else None
-    ridge, k = ridge or float(n) ** -0.5, min(k, len(values))
+    ridge, k = float(n) ** -0.5, min(30, len(values))
     return {
         "rayleigh_quotient": quotient,
         "relative_rayleigh_quotient": None if quotient is None else quotient / float(n * values[0]),

@@ -180,12 +180,9 @@ class Tuning:
         ]
         chosen = self.choice.kernel
         for trial in self.best():
-            sigma = _bandwidth(trial.kernel)
-            width = (
-                f"{'':>11}{'':>10}"
-                if sigma is None
-                else f"{sigma:>11.4g}{sigma / self.medians[trial.kernel.norm]:>10.2f}"
-            )
+            sigma, width = _bandwidth(trial.kernel), " " * 21
+            if sigma is not None:
+                width = f"{sigma:>11.4g}{sigma / self.medians[trial.kernel.norm]:>10.2f}"
             lines.append(
                 f"{_family(trial.kernel)[:21]:<22}{width}{trial.ridge:>12.0e}{trial.score:>10.4f}{trial.mse:>11.4g}"
                 + (" *" if trial.kernel == chosen else "")

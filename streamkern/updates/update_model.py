@@ -8,7 +8,8 @@ targets become those of a fit on the present rows.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -137,8 +138,7 @@ def rows_for(model: KernelMachine, rows: Any) -> Dataset | None:
     return data
 
 
-def require_sums(model: KernelMachine, forget: bool) -> Sums | StoredSums:
-    """Return the sums of a model; a UsageError says that it has none, or that rows cannot be removed."""
+def _require_sums(model: KernelMachine) -> Sums | StoredSums:
     if isinstance(model, PartitionedMachine) or model.sums is None:
         leaves = isinstance(model, PartitionedMachine)
         raise UsageError(
@@ -147,12 +147,10 @@ def require_sums(model: KernelMachine, forget: bool) -> Sums | StoredSums:
             expected="a model fitted by sk.Direct(keep_sums=True), without partition=",
             remedy="fit once more on all rows with solver=sk.Direct(keep_sums=True); or begin with partial_fit",
         )
-    if forget and isinstance(model.sums, Sums):
-        require_forgetting(model.sums)
     return model.sums
 
 
-def require_forgetting(sums: Sums) -> None:
+def _require_forgetting(sums: Sums) -> None:
     """Raise UsageError if rows cannot be removed because the features of a row depended on other rows."""
     if sums.bound:
         raise UnlikeChampionError(
@@ -163,7 +161,7 @@ def require_forgetting(sums: Sums) -> None:
         )
 
 
-def require_digits(before: Array, sums: Sums, encoding: Encoding) -> None:
+def _require_digits(before: Array, sums: Sums, encoding: Encoding) -> None:
     """Refuse sums that have lost half of their digits, because far larger ones were subtracted: UnlikeChampionError.
 
     ``before`` are ``Sums.sizes`` before it; ``sums`` are those of the rows that stay, about their targets' mean.
@@ -198,14 +196,14 @@ def updated(
     rows = [data for data in (added, forgotten) if data is not None]
     if not rows:
         raise UsageError("There are no rows.", where="update_model", expected="rows to add, or rows to forget")
-    stored = require_sums(model, forgotten is not None)
+    stored = _require_sums(model)
     many = added is not None and forgotten is None and added.base_rows >= stored.rows and added.roles is None
     wanted = "validation" if validation is not None else "leave-one-out" if many else ""
     projected = _projected(model, stored, rows, wanted, executor, budget)
     executor.allowed = projected.allowance()
     sums = stored.load() if isinstance(stored, StoredSums) else stored
     if forgotten is not None:
-        require_forgetting(sums)
+        _require_forgetting(sums)
     added, forgotten, validation = (
         None if data is None else weighted_by(data, model.encoding, sums.factors)
         for data in (added, forgotten, validation)
@@ -216,7 +214,8 @@ def updated(
     for data, sign in ((added, 1), (forgotten, -1)):
         if data is not None:
             # Without weights, rows have weight 1.
-            parts = _swept(problem, data, sums)
+            contribution = normal_equations(problem.basis(), problem, sums.change, True)
+            parts = sweep(executor, ScanWork(Scan(problem.assembly(data), SCAN_ROWS), contribution))
             sums = sums.plus(parts, sign, 1.0 if data.weighted else sums.unit)
             del parts
     if forgotten is not None:
@@ -224,7 +223,7 @@ def updated(
         problem, sums, before = _without_centers(problem, sums, before, centers, drop_centers)
     sums, encoding = sums.centred(problem.encoding)
     if sizes is not None:
-        require_digits(sizes, sums, encoding)
+        _require_digits(sizes, sums, encoding)
     if wanted == "leave-one-out" and rows[0].weighted != (sums.unit != 1):
         wanted = ""  # their weights are not in the unit of the sums' weights
     held_out_rows = MAX_HELD_OUT_ROWS if wanted == "leave-one-out" else 0
@@ -274,11 +273,6 @@ def _problem(model: KernelMachine, sums: Sums, rows: Dataset, executor: Executor
     )  # fmt: skip
 
 
-def _swept(problem: Problem, data: Dataset, sums: Sums) -> Parts:
-    contribution = normal_equations(problem.basis(), problem, sums.change, True)
-    return sweep(problem.executor, ScanWork(Scan(problem.assembly(data), SCAN_ROWS), contribution))
-
-
 def _solved(problem: Problem, sums: Sums) -> tuple[Solved, dict[str, Any]]:
     solver = Direct(sums.ridge, keep_sums=True)
     iteration = DirectIteration(solver, problem.stream(problem.lanes), problem.basis(), problem, sums)
@@ -289,21 +283,16 @@ def _fit_calibration(
     problem: Problem, solved: Solved, before: Calibration | None
 ) -> tuple[Calibration | None, str, list[str]]:
     """Probabilities or intervals, their origin, and warnings; the earlier ones if a class has no rows."""
-    outcome, said = (
-        Outcome(solved.weights, 1, len(problem.train), 0.0, 0.0, [], None, solved.out_of_sample),
-        list[str](),
-    )
+    outcome = Outcome(solved.weights, 1, len(problem.train), 0.0, 0.0, [], None, solved.out_of_sample)
+    said: list[str] = []
     threshold = None if before is None else before.facts.get("threshold", {}).get("metric")
     made = fit_calibration(problem, outcome, said.append, threshold)
     if problem.validation is not None:
         return made, "validation rows", said
-    if _missing(made) and len(_missing(made)) >= len(_missing(before)):
+    now, then = (() if each is None else each.facts.get("missing", ()) for each in (made, before))
+    if now and len(now) >= len(then):
         return before, "", []
     return made, "added rows", said
-
-
-def _missing(calibration: Calibration | None) -> Any:
-    return calibration.facts.get("missing", ()) if calibration is not None else ()
 
 
 # ------------------------------------------------------------------------------------ centers that are forgotten rows
@@ -315,7 +304,7 @@ def _centers_among(problem: Problem, rows: Dataset) -> set[int]:
         return set()
     known = list(row_digests(np.asarray(Z)))
     scan = Scan(Assembly(rows, dtype=problem.dtype), SCAN_ROWS)
-    (found,) = sweep(problem.executor, ScanWork(scan, _Equal(frozenset(known))))
+    (found,) = sweep(problem.executor, ScanWork(scan, partial(_equal_rows, frozenset(known))))
     found = frozenset(found)
     return {i for i, each in enumerate(known) if each in found}
 
@@ -332,13 +321,12 @@ def _without_centers(
 ) -> tuple[Problem, Sums, Calibration | None]:
     """Drop the centers that are forgotten rows, if requested; else warn about them."""
     Z = problem.centers.Z
-    if not len(centers):
-        return problem, sums, calibration
-    if not drop:
+    if len(centers) and not drop:
         warn(
             f"{len(centers)} of {len(Z)} centers are forgotten rows: weights do not depend on their targets, but "
             "their features stay in the model; drop_centers=True removes them"
         )
+    if not len(centers) or not drop:
         return problem, sums, calibration
     if sums.change is not None or len(centers) == len(Z):
         raise UnlikeChampionError(
@@ -355,9 +343,5 @@ def _without_centers(
     return replace(problem, centers=CenterSet(rest, None)), sums.without(centers, problem.engine), calibration
 
 
-@dataclass(eq=False)
-class _Equal:
-    wanted: frozenset[bytes]
-
-    def __call__(self, block: Block, state: Any) -> Parts:
-        return (Stack(each for each in row_digests(block.X) if each in self.wanted),)
+def _equal_rows(wanted: frozenset[bytes], block: Block, state: Any) -> Parts:
+    return (Stack(each for each in row_digests(block.X) if each in wanted),)

@@ -30,6 +30,11 @@ def with_nan() -> np.ndarray:
     return rows
 
 
+@pytest.fixture
+def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "train_stably", lambda *_, **__: pytest.fail("it was trained"))
+
+
 @pytest.mark.parametrize("name", ["test", "validation"])
 @pytest.mark.parametrize(
     ("rows", "message", "where"),
@@ -41,10 +46,10 @@ def with_nan() -> np.ndarray:
         (other(columns=["a", "c", "b"]), "The columns differ from those of training: 'c'", ""),
     ],
 )
+@pytest.mark.usefixtures("untrained")
 def test_rows_that_evaluation_would_refuse_are_refused_before_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, rows: sk.Dataset, message: str, where: str
+    tmp_path: Path, name: str, rows: sk.Dataset, message: str, where: str
 ):
-    monkeypatch.setattr("streamkern.fitting.stages.train_stably", lambda *_, **__: pytest.fail("it was trained"))
     pipeline = sk.Pipeline(other(columns=["a", "b", "c"]), sk.Laplace(2.0), sk.Uniform(10), **{name: rows})
     with pytest.raises(sk.DataError, match=message) as error:
         sk.run(pipeline, tmp_path / "run")
@@ -52,8 +57,8 @@ def test_rows_that_evaluation_would_refuse_are_refused_before_training(
     assert where in str(error.value.where)
 
 
-def test_categories_of_the_test_rows_are_looked_up_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("streamkern.fitting.stages.train_stably", lambda *_, **__: pytest.fail("it was trained"))
+@pytest.mark.usefixtures("untrained")
+def test_categories_of_the_test_rows_are_looked_up_before_training(tmp_path: Path):
     city, later = X.copy(), X.copy()
     city[:, 0], later[:, 0] = Y, 7 * (np.arange(80) == 5)
     pipeline = sk.Pipeline(
@@ -65,15 +70,15 @@ def test_categories_of_the_test_rows_are_looked_up_before_training(tmp_path: Pat
     assert "row 5" in str(error.value.where)
 
 
-def test_rows_that_are_scaled_otherwise_are_refused_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("streamkern.fitting.stages.train_stably", lambda *_, **__: pytest.fail("it was trained"))
+@pytest.mark.usefixtures("untrained")
+def test_rows_that_are_scaled_otherwise_are_refused_before_training(tmp_path: Path):
     pipeline = sk.Pipeline(other().scale(0.5), sk.Laplace(2.0), sk.Uniform(10), test=other().scale(0.25))
     with pytest.raises(sk.UsageError, match="scaled in another way"):
         sk.run(pipeline, tmp_path / "run")
 
 
-def test_an_estimator_checks_its_validation_rows_before_training(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fitting, "train_stably", lambda *_, **__: pytest.fail("it was trained"))
+@pytest.mark.usefixtures("untrained")
+def test_an_estimator_checks_its_validation_rows_before_training():
     model = sk.KernelClassifier(centers=10, validation=other(y=Y + 1), solver=sk.EigenPro(epochs=2, patience=1))
     with pytest.raises(sk.DataError, match="The label 2") as error:
         model.fit(other())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import signal
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,10 +21,11 @@ from streamkern.cpu.engine import HostEngine
 from streamkern.defaults import KEPT_CHECKPOINTS
 from streamkern.events import EventLog
 from streamkern.execute import ThreadsExecutor
-from streamkern.runs import checkpoints, load_pipeline, resume, run
+from streamkern.runs import checkpoints, load_pipeline, run
 from streamkern.runs.checkpoints import Checkpoints
 from streamkern.solvers import Checkpoint, Problem, loop, train
 from streamkern.testing.solver import small_data, small_problem
+from tests.slow_solver import SLOW
 
 SOLVERS: dict[str, Any] = {
     "exact": sk.EigenPro(epochs=3, batch=100),
@@ -206,65 +206,29 @@ def test_a_sweep_waits_for_its_sums_to_be_written_and_seldom(tmp_path: Path, mon
             assert kept.written == written
 
 
-def test_intervals_of_time_and_of_steps(tmp_path: Path):
-    with EventLog() as events:
-        with Checkpoints(tmp_path / "never", events, seconds=1e6) as kept:
-            for step in range(20):
-                kept.offer(some(step))
-        assert not (tmp_path / "never").exists()
-        with Checkpoints(tmp_path / "steps", events, seconds=1e6, steps=4) as kept:
-            for step in range(1, 13):
-                kept.offer(some(step))
-                assert kept._writing is None or kept._writing.result() is None
-        assert kept.written == 3
-        assert [place.name[-1] for place in sorted((tmp_path / "steps").glob("0*"))] == ["8", "2"]
+def test_a_training_shorter_than_the_interval_writes_nothing(tmp_path: Path):
+    with EventLog() as events, Checkpoints(tmp_path / "never", events, seconds=1e6) as kept:
+        for step in range(20):
+            kept.offer(some(step))
+    assert not (tmp_path / "never").exists()
 
 
 # ------------------------------------------------------------------------------------------------- runs that are killed
 
-PIPELINE = textwrap.dedent(
-    """
-    import os
-    import time
-
-    import numpy as np
-
-    import streamkern as sk
-
-
-    class Slow(sk.EigenPro):
-        '''Steps that take as long as real ones.'''
-
-        def setup(self, problem, prepared=None):
-            iteration = super().setup(problem, prepared)
-            update = iteration.update
-            pause = float(os.environ.get("PAUSE", "0"))
-
-            def slow(*given):
-                time.sleep(pause)
-                return update(*given)
-
-            iteration.update = slow
-            return iteration
-
-        def to_json(self):
-            return {**super().to_json(), "name": "EigenPro"}
-
-
-    def pipeline(epochs: int = 4, batch: int = 40) -> sk.Pipeline:
-        rng = np.random.default_rng(0)
-        X = rng.normal(size=(2000, 6)).astype(np.float32)
-        data = sk.from_arrays(X, np.sin(X[:, 0]) + X[:, 1]).split(test=0.2)
-        return sk.Pipeline(data[0], sk.Laplace(3.0), sk.Uniform(100), Slow(epochs=epochs, batch=batch), test=data[1],
-                           task="regression")
-    """
-)
+PIPELINE = """
+def pipeline(epochs: int = 4, batch: int = 40) -> sk.Pipeline:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 6)).astype(np.float32)
+    data = sk.from_arrays(X, np.sin(X[:, 0]) + X[:, 1]).split(test=0.2)
+    return sk.Pipeline(data[0], sk.Laplace(3.0), sk.Uniform(100), Slow(epochs=epochs, batch=batch), test=data[1],
+                       task="regression")
+"""
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "slow.py"
-    path.write_text(PIPELINE)
+    path.write_text(SLOW + PIPELINE)
     return path
 
 
@@ -359,12 +323,3 @@ def test_a_changed_setting_starts_anew_and_the_old_training_can_still_go_on(
     result = run(load_pipeline(file), folder)
     assert result["resumed_rows"] > 0
     assert result["weights_sha256"] == run(load_pipeline(file), tmp_path / "whole")["weights_sha256"]
-
-
-def test_resume_says_what_it_cannot(tmp_path: Path):
-    with pytest.raises(sk.UsageError, match="no run here"):
-        resume(tmp_path)
-    data = sk.from_arrays(*small_data(200))
-    run(sk.Pipeline(data, sk.Laplace(3.0), sk.Uniform(20), task="regression"), tmp_path / "python")
-    with pytest.raises(sk.UsageError, match="pipeline file"):
-        resume(tmp_path / "python")

@@ -12,8 +12,8 @@ import streamkern as sk
 from streamkern.defaults import EXAMPLE_COPIES, EXAMPLE_ROWS
 from streamkern.evaluation import score
 from streamkern.execute.threads_executor import ThreadsExecutor
-from streamkern.runs import training_examples as module
-from streamkern.runs.training_examples import examples
+from streamkern.runs import run_stages as module
+from streamkern.runs.run_stages import examples
 from streamkern.storage.serialize import load_value
 
 ROWS_OF = {"train": 600, "test": 200}

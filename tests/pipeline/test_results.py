@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.registry import RetrainResult
 from streamkern.runs.results import RunResult
 
 Make = Callable[..., sk.Pipeline]
@@ -40,17 +39,6 @@ def test_a_run_returns_what_it_wrote_by_key_and_by_name(
     resumed = sk.resume(folder)
     assert isinstance(resumed, RunResult)
     assert resumed == result
-
-
-@pytest.mark.slow
-def test_a_retraining_returns_its_decision_by_key_and_by_name(make: Make, tmp_path: Path):
-    first = sk.retrain(make(), tmp_path / "models")
-    assert isinstance(first, RetrainResult)
-    assert (first.status, first.version, first.champion) == ("promoted", 1, 1)
-    again = sk.retrain(make(), tmp_path / "models")
-    assert (again.status, again.version, again.champion, again.reasons) == ("unchanged", None, 1, again["reasons"])
-    assert repr(again) == "RetrainResult(unchanged, version None, champion 1)"
-    assert json.loads(json.dumps(again.to_json())) == again
 
 
 def test_models_and_data_are_shown_on_a_line(make: Make):

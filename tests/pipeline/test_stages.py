@@ -16,12 +16,11 @@ from streamkern.costs.stage_work import StageWork
 from streamkern.fitting import stages
 from streamkern.fitting.preparation import rows_key
 from streamkern.fitting.stage import Stage
-from streamkern.partition import fit_partition
 from streamkern.progress import Display
 from streamkern.report.page import page
 from streamkern.report.run_directory import read_run
 from streamkern.report.run_status import status
-from streamkern.runs.run_stages import RunRunner
+from streamkern.runs.caching_runner import CachingRunner
 
 Make = Callable[..., sk.Pipeline]
 DUMMY_BYTES = 3 << 30
@@ -35,8 +34,8 @@ def dummy(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[Any]]:
 
     def run(fit: Any) -> dict[str, int]:
         computed.append(len(fit.centers.Z))
-        if isinstance(fit.runner, RunRunner):
-            assert status(read_run(fit.runner.job.folder))["stage"] == "dummy"
+        if isinstance(fit.runner, CachingRunner):
+            assert status(read_run(fit.runner.folder))["stage"] == "dummy"
         return {"centers": len(fit.centers.Z)}
 
     stage = Stage(
@@ -121,50 +120,15 @@ def test_a_diagnosis_takes_what_normal_equations_take_whatever_is_measured_besid
     assert plain.footprint.stages["diagnostics"] == pytest.approx(direct.stages["train"] + direct.extra, rel=0.1)
 
 
-def test_a_tree_is_cut_under_its_own_projection_and_the_model_of_leaves_is_made_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(1600, 3)).astype(np.float32)
-    sk.write_parquet(tmp_path / "rows.parquet", X, np.sign(X[:, 0]) * np.sin(4 * X[:, 1]), target="y")
+def test_beside_a_plan_a_part_with_a_line_of_its_own_is_in_no_other_line():
+    X = np.random.default_rng(0).normal(size=(1600, 3)).astype(np.float32)
     pipeline = sk.Pipeline(
-        sk.open_dataset(tmp_path / "rows.parquet", target="y"), sk.Laplace(2.0), task="regression",
-        partition=sk.Partition(rows=400),
-    )  # fmt: skip
-    allowed: dict[str, Any] = {}
-    made: list[Any] = []
-    keep, whole = RunRunner.keep, fit_partition.fitted_partition
-
-    def noting(self: RunRunner, name: str, *rest: Any) -> Any:
-        if name.startswith("level"):
-            allowed[name] = executors[0].allowed
-        return keep(self, name, *rest)
-
-    def making(fit: Any) -> Any:
-        made.append(fit)
-        assert all(set(each) == {"rows", "seconds", "solver", "passes"} for each in fit.leaves)
-        return whole(fit)
-
-    executors: list[Any] = []
-    carry_out = RunRunner.carry_out
-
-    def carrying_out(self: RunRunner, listed: Any, fit: Any) -> None:
-        executors.append(fit.executor)
-        carry_out(self, listed, fit)
-
-    monkeypatch.setattr(RunRunner, "carry_out", carrying_out)
-    monkeypatch.setattr(RunRunner, "keep", noting)
-    monkeypatch.setattr(fit_partition, "fitted_partition", making)
-    result = sk.run(pipeline, tmp_path / "run", memory="2GiB", threads=1)
-    (fit,) = [each for each in made if isinstance(each.runner, RunRunner)]
-    first = fit.shape.before_rows(
-        fit.recipe, on=fit.shape.on, budget=2 << 30, slots=1, baseline=fit.shape.baseline
-    ).footprint(fit.listed)
-    assert set(allowed.values()) == {first.allowance()}
-    # Beside the plan, a part with a line of its own is in no other line.
+        sk.from_arrays(X, X[:, 0]), sk.Laplace(2.0), task="regression", partition=sk.Partition(rows=400)
+    )
     parts = {"level-1": "levels", "scatter": "levels", "leaf-0": "leaves", "leaf-1": "leaves"}
     ended = [{"name": n, "of": of, "seconds": 1.0 + i, "cached": False} for i, (n, of) in enumerate(parts.items())]
-    table = sk.plan(pipeline, memory="2GiB").text(result | {"stages": ended}).splitlines()
+    result = {"stages": ended, "seconds": 12.0, "peak_memory_bytes": 1 << 30}
+    table = sk.plan(pipeline, memory="2GiB").text(result).splitlines()
     took = {line.split()[0]: line.split()[-1] for line in table}
     assert (took["levels"], took["scatter"], took["leaves"]) == ("1.0", "2.0", "7.0")
 
@@ -206,22 +170,15 @@ def listen(what, fields):
         timer.start()
 
 def rows(n, first=0):
-    path = place.parent / f"rows-{n}-{first}.parquet"
-    if not path.exists():
-        sk.write_parquet(path, X[first:n], y[first:n], target="y", row_group_rows=200)
-    return sk.open_dataset(path, target="y")
-
-def table(n, first=0):
-    path = place.parent / f"table-{n}-{first}.parquet"
+    path = place.parent / f"{kind}-{n}-{first}.parquet"
     if not path.exists():
         at = np.arange(first, n)
-        columns = {f"x{j}": X[at, j] for j in range(4)} | {
-            "code": pa.array([f"c{i}" for i in at * 7 % 90]), "shop": at * 13 % 60, "y": y[at]
-        }
+        columns = {f"x{j}": X[at, j] for j in range(4)} | {"y": y[at]}
+        if kind == "grouped":
+            columns |= {"code": pa.array([f"c{i}" for i in at * 7 % 90]), "shop": at * 13 % 60}
         pq.write_table(pa.table(columns), path, row_group_size=200)
-    return sk.open_dataset(path, "y", group="shop")
+    return sk.open_dataset(path, "y", group="shop" if kind == "grouped" else None)
 
-rows = table if kind == "grouped" else rows
 test = rows(1600, 1300)
 given = {
     "plain": dict(kernel=sk.Laplace("median"), centers=60, solver=sk.EigenPro(epochs=3), validation=0.1),

@@ -13,11 +13,11 @@ from scipy.stats import ks_2samp
 from streamkern.data.row_order import RawRows
 from streamkern.registry.drift import (
     DRIFT_METRICS,
-    ColumnTally,
     DataProfile,
     Drift,
-    LeafTally,
     count,
+    count_columns,
+    count_leaves,
     edges_of,
     ks,
     label_psi,
@@ -27,16 +27,21 @@ from streamkern.registry.drift import (
     psi,
 )
 
+NONE = np.zeros((0, 11))
+"""Edges of targets that are classes."""
+
 
 def block(X: np.ndarray, y: np.ndarray | None = None) -> tuple[RawRows, str]:
     ids = np.arange(len(X))
     return RawRows(X, y, ids, ids * 0), "here"
 
 
-def profile(X: np.ndarray, y: np.ndarray | None = None, scores: np.ndarray | None = None) -> DataProfile:
+def profile(
+    X: np.ndarray, y: np.ndarray | None = None, scores: np.ndarray | None = None, of_targets: np.ndarray = NONE
+) -> DataProfile:
     edges = edges_of(X)
-    n, counts, targets, labels = ColumnTally(edges, None)(block(X, y), None)
-    made = DataProfile(n, edges, counts, np.zeros((0, 11)), targets, dict(labels), columns=tuple("abc"))
+    n, counts, targets, labels = count_columns(edges, of_targets, block(X, y))
+    made = DataProfile(n, edges, counts, of_targets, targets, dict(labels), columns=tuple("abc"))
     if scores is None:
         return made
     steps = edges_of(scores[:, None])
@@ -44,7 +49,7 @@ def profile(X: np.ndarray, y: np.ndarray | None = None, scores: np.ndarray | Non
 
 
 def moved(before: DataProfile, X: np.ndarray, y: np.ndarray | None = None, scores: np.ndarray | None = None) -> Drift:
-    return measure_drift(before, ColumnTally(before.edges, None)(block(X, y), None), scores)
+    return measure_drift(before, count_columns(before.edges, before.target_edges, block(X, y)), scores)
 
 
 def rows(n: int, seed: int = 0) -> np.ndarray:
@@ -131,12 +136,9 @@ def test_classes_and_scores_are_compared():
 
 def test_targets_that_are_values_are_counted_like_a_column():
     y = np.random.default_rng(0).standard_normal(1000)
-    edges, target_edges = edges_of(rows(1000)), edges_of(y[:, None])
-    n, counts, targets, labels = ColumnTally(edges, target_edges)(block(rows(1000), y), None)
-    before = DataProfile(n, edges, counts, target_edges, targets, dict(labels), columns=tuple("abc"))
-    after = ColumnTally(edges, target_edges)(block(rows(1000), y + 1), None)
-    assert measure_drift(before, after).target_psi > 0.5
-    assert labels == {}
+    before = profile(rows(1000), y, of_targets=edges_of(y[:, None]))
+    assert moved(before, rows(1000), y + 1).target_psi > 0.5
+    assert before.labels == {}
 
 
 def test_many_shifted_columns_are_told_in_short():
@@ -153,28 +155,28 @@ def test_a_profile_comes_back_as_it_was():
 
 def test_leaves_are_counted_and_compared_one_by_one():
     labels, leaves = np.array(["a", "b"] * 500), np.repeat([0, 1], [600, 400])
-    before = replace(profile(rows(10)), **leaf_profile(LeafTally(3, None)((labels, leaves), None)))
+    before = replace(profile(rows(10)), **leaf_profile(count_leaves(3, NONE, (labels, leaves))))
     kept = DataProfile.load(*before.dump())
     assert kept.leaf_counts.tolist() == [600, 400, 0]
     assert kept.leaf_labels == ({"a": 300, "b": 300}, {"a": 200, "b": 200}, {})
     now = np.where(leaves == 1, "a", labels)
-    found = leaf_drift(kept, LeafTally(3, None)((now, leaves), None))
+    found = leaf_drift(kept, count_leaves(3, NONE, (now, leaves)))
     assert found.psi == 0
     assert found.target_psi.tolist() == [0, label_psi({"a": 1, "b": 1}, {"a": 1}), 0]
     assert found.summary()[0]["leaf"] == 1
-    assert [word for word in found.warnings(0.25) if "leaf 1" in word]
-    found = leaf_drift(kept, LeafTally(3, None)((labels, leaves[::-1] + 1), None))
+    assert [word for word in found.warnings() if "leaf 1" in word]
+    found = leaf_drift(kept, count_leaves(3, NONE, (labels, leaves[::-1] + 1)))
     assert found.psi == pytest.approx(psi(np.array([600, 400, 0]), np.array([0, 600, 400])))
-    assert "moved" in found.warnings(0.25)[0]
+    assert "moved" in found.warnings()[0]
     assert found.target_psi.tolist() == [0, 0, 0]
 
 
 def test_targets_of_leaves_are_counted_in_their_bins():
     y, leaves = rows(3000)[:, :2], np.repeat([0, 1], 1500)
     edges = edges_of(y)
-    before = replace(profile(rows(10)), **leaf_profile(LeafTally(2, edges)((y, leaves), None)))
+    before = replace(profile(rows(10)), **leaf_profile(count_leaves(2, edges, (y, leaves))))
     moved = y.copy()
     moved[1500:, 1] += 2
-    found = leaf_drift(before, LeafTally(2, edges)((moved, leaves), None))
+    found = leaf_drift(before, count_leaves(2, edges, (moved, leaves)))
     expected = psi(count(y[1500:, 1:], edges[1:]), count(moved[1500:, 1:], edges[1:]))[0]
     assert found.target_psi.tolist() == [0.0, pytest.approx(expected)]

@@ -18,7 +18,11 @@ def test_metrics_are_those_of_score(task):
         estimator, y = sk.KernelClassifier, np.where(f > 1, "yes", "no")
     else:
         estimator, y = sk.KernelRegressor, 40 + 3 * f
-    models = [estimator("gaussian", centers=p, threads=1).fit(X[:600], y[:600]).model_ for p in (20, 60)]
+    # Each scales the stored rows itself.
+    models = [
+        estimator("gaussian", centers=p, threads=1, preprocess=steps).fit(X[:600], y[:600]).model_
+        for p, steps in ((20, "auto"), (60, (sk.UnitRange(),)))
+    ]
     test = sk.from_arrays(X[600:], y[600:])
     with open_executor("threads", 1) as executor:
         paired = compare_models(models[1], models[0], test, executor)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
 import pytest
 from selenium import webdriver
 from selenium.common.exceptions import WebDriverException
@@ -28,7 +27,6 @@ from streamkern.commands.parser import main
 from streamkern.report import read_run
 from streamkern.report.live_page import LivePage
 from streamkern.report.page import write_report
-from streamkern.report.tuning_page import write_tuning
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 FLAGS = (
@@ -53,18 +51,6 @@ return [...document.querySelectorAll('.plot')].map((plot) => {
   for (let i = 0; i < pixels.length; i += 4) if (pixels[i + 3] > 0) colours.add(pixels.slice(i, i + 3).join());
   return [colours.size, box.width, box.right];
 });"""
-
-
-@pytest.fixture(scope="module")
-def tuning(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of two kernels on 300 rows, with every plot there is."""
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((300, 3))
-    y = (np.sin(2 * X[:, 0]) + X[:, 1] > 0).astype(int)
-    found = sk.tune(sk.from_arrays(X, y), [sk.Gaussian(1.0), sk.Laplace(1.0)], centers=40, seconds=False)
-    path = tmp_path_factory.mktemp("tuning") / "tune.html"
-    write_tuning(found.to_json(), path, "waves", "streamkern run waves.py --set bandwidth=1 centers=40")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -168,21 +154,6 @@ def test_the_seconds_of_a_killed_run_are_not_cut_off(
 def test_a_comparison_is_drawn(runs: dict[str, Path], browser: webdriver.Chrome, tmp_path: Path):
     path = write_report([read_run(runs["digits"]), read_run(runs["digits-short"])], tmp_path / "comparison.html")
     assert len(drawn_well(browser, path, PHONE, colours=3)) == 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [PHONE, DESK])
-def test_a_tuning_is_drawn_without_the_network_and_without_an_error(
-    tuning: Path, width: int, browser: webdriver.Chrome
-):
-    drawn = show(browser, tuning, width)
-    assert len(drawn) == 4  # score, squared error, ridge, centers
-    assert all(colours > 2 for colours, *_ in drawn)
-    assert all(right <= width for *_, right in drawn)
-    assert all(w > 0.8 * min(width, 960) for _, w, _ in drawn)
-    assert complaints(browser) == []
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= width  # nothing to the side
-    assert "on rows held out" in browser.execute_script("return document.querySelector('.verdict').innerText")
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,6 +22,7 @@ from streamkern.precondition.nystrom import StepSize
 from streamkern.runs import load_pipeline, run
 from streamkern.solvers.loop import train, train_stably
 from streamkern.testing.solver import small_data, small_problem
+from tests.slow_solver import SLOW
 
 
 def too_long(solver: Any, times: float) -> Any:
@@ -120,52 +120,30 @@ def test_a_few_rows_far_from_a_dense_rest():
     np.testing.assert_allclose(model.predict(X[far]), y[far], atol=1.5)  # 20 off before, and growing
 
 
-PIPELINE = textwrap.dedent(
-    """
-    import os
-    import time
-    from dataclasses import replace
-
-    import numpy as np
-
-    import streamkern as sk
+PIPELINE = """
+from dataclasses import replace
 
 
-    class TooLong(sk.EigenPro):
-        def prepare(self, problem):
-            found = super().prepare(problem)
-            size = found.size
-            return replace(found, size=replace(size, beta=size.beta / 4, top=size.top / 4, peak=size.peak / 4))
-
-        def setup(self, problem, prepared=None):
-            iteration = super().setup(problem, prepared)
-            update, pause = iteration.update, float(os.environ.get("PAUSE", "0"))
-
-            def slow(*given):
-                time.sleep(pause)
-                return update(*given)
-
-            iteration.update = slow
-            return iteration
-
-        def to_json(self):
-            return {**super().to_json(), "name": "EigenPro"}
+class TooLong(Slow):
+    def prepare(self, problem):
+        found = super().prepare(problem)
+        size = found.size
+        return replace(found, size=replace(size, beta=size.beta / 4, top=size.top / 4, peak=size.peak / 4))
 
 
-    def pipeline() -> sk.Pipeline:
-        rng = np.random.default_rng(0)
-        X = rng.normal(size=(2000, 6)).astype(np.float32)
-        data = sk.from_arrays(X, np.sin(X[:, 0]) + X[:, 1])
-        return sk.Pipeline(data, sk.Laplace(3.0), sk.Uniform(100), TooLong(epochs=6, batch=40), task="regression")
-    """
-)
+def pipeline() -> sk.Pipeline:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 6)).astype(np.float32)
+    data = sk.from_arrays(X, np.sin(X[:, 0]) + X[:, 1])
+    return sk.Pipeline(data, sk.Laplace(3.0), sk.Uniform(100), TooLong(epochs=6, batch=40), task="regression")
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [False, True], ids=["", "what was prepared is lost"])
 def test_kill_9_after_a_halving(tmp_path: Path, command: Callable[..., Any], lost: bool):
     file = tmp_path / "long.py"
-    file.write_text(PIPELINE)
+    file.write_text(SLOW + PIPELINE)
     expected = run(load_pipeline(file), tmp_path / "whole")
     folder = tmp_path / "run"
     log = folder / "events.jsonl"

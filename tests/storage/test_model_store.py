@@ -94,7 +94,7 @@ def test_versions_are_added_promoted_rolled_back_and_pruned(url: str):
 @pytest.mark.slow
 def test_of_two_machines_one_replaces_the_champion(three: Registry, url: str):
     other = Registry(url)
-    before, tag = three._standing_to_replace()
+    before, tag = three._standing()
     other.promote(2)
     with pytest.raises(sk.errors.BusyError, match="changed the champion meanwhile"):
         three._set(before, tag)  # it has read before, and puts afterwards
