@@ -144,10 +144,8 @@ def ranges(starts: IntArray, stops: IntArray) -> IntArray:
     return numbers
 
 
-def runs(starts: IntArray, stops: IntArray, rows: int | None) -> tuple[IntArray, IntArray]:
+def runs(starts: IntArray, stops: IntArray, rows: int) -> tuple[IntArray, IntArray]:
     """Cut each range [starts[i], stops[i]) into runs of ``rows`` and a shorter last run; return starts and stops."""
-    if rows is None:
-        return starts, stops
     counts = -(-(stops - starts) // rows)
     within = ranges(np.zeros_like(counts), counts) * rows
     first = np.repeat(starts, counts) + within

@@ -23,15 +23,14 @@ def noisy(source, seed=5, copies=2, sigma=0.3) -> Dataset:
     st.lists(st.integers(0, 30), min_size=1, max_size=6).filter(sum),
     st.integers(1, 4),
     st.integers(1, 9),
-    st.sampled_from([None, 1, 4]),
     st.sampled_from(["float32", "float64"]),
     st.integers(-3, 1 << 70),
 )
-def test_rows_are_the_reference_noise_on_the_stored_rows(cut_source, sizes, lanes, block_rows, run_rows, dtype, seed):
+def test_rows_are_the_reference_noise_on_the_stored_rows(cut_source, sizes, lanes, block_rows, dtype, seed):
     source = cut_source(sizes, d=5)
     n, center = sum(sizes), np.linspace(-1, 1, 5)
     assembly = Assembly(noisy(source, seed), center=center, dtype=np.dtype(dtype))
-    stream = Stream(assembly, lanes, block_rows, window_blocks=2, run_rows=run_rows)
+    stream = Stream(assembly, lanes, block_rows, window_blocks=2)
     clean = source.X / 16 - 1 - center
     expected = {copy: clean + 0.3 * normal_rows(seed, copy, np.arange(n), 5) for copy in (0, 1)}
     for lane in range(lanes):

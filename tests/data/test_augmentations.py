@@ -124,15 +124,12 @@ CHAIN = (
     st.integers(1, 4),
     st.integers(1, 9),
     st.integers(1, 3),
-    st.sampled_from([None, 1, 4]),
 )
-def test_any_chunks_lanes_blocks_and_windows_give_the_same_augmented_rows(
-    cut_source, sizes, lanes, block_rows, window, run_rows
-):
+def test_any_chunks_lanes_blocks_and_windows_give_the_same_augmented_rows(cut_source, sizes, lanes, block_rows, window):
     n = sum(sizes)
     data, whole = (Dataset(cut_source(s, d=4)).scale(1 / 16).augment(*CHAIN, rows=2 * n + n // 2) for s in (sizes, [n]))
     encoding, center = Classes(np.arange(10)), np.linspace(-1, 1, 4)
-    stream = Stream(Assembly(data, encoding, center), lanes, block_rows, window_blocks=window, run_rows=run_rows)
+    stream = Stream(Assembly(data, encoding, center), lanes, block_rows, window_blocks=window)
     scan = Scan(Assembly(whole, encoding, center), block_rows=11)
     scanned = [scan.block((i,)) for i in range(len(scan))]
     for pass_ in (0, 3):

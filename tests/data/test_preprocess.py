@@ -151,15 +151,14 @@ def test_steps_are_their_plain_counterparts(cut_source, threads, steps, plain, s
     st.lists(st.integers(0, 30), min_size=1, max_size=5).filter(sum),
     st.integers(1, 3),
     st.integers(1, 9),
-    st.sampled_from([None, 1, 4]),
 )
-def test_streams_deliver_prepared_rows_whatever_the_order(cut_source, threads, sizes, lanes, block_rows, run_rows):
+def test_streams_deliver_prepared_rows_whatever_the_order(cut_source, threads, sizes, lanes, block_rows):
     X = table(sum(sizes))
     steps = (MEAN, sk.OneHot((1, 3)), sk.Normalise())
     fitted = prepared(Dataset(cut_source([200], X=table())), steps, threads)
     data = Dataset(cut_source(sizes, X=X)).augment(sk.augment.GaussianNoise(0.1), copies=2)._prepared_like(fitted)
     assert len(data) == 2 * sum(sizes)
-    stream = Stream(Assembly(data), lanes, block_rows, window_blocks=2, run_rows=run_rows)
+    stream = Stream(Assembly(data), lanes, block_rows, window_blocks=2)
     streamed = [stream.block((0, lane, step)) for lane in range(lanes) for step in range(stream.steps)]
     whole = Dataset(cut_source([sum(sizes)], X=X)).augment(sk.augment.GaussianNoise(0.1), copies=2)._prepared_like(data)
     scanned = rows_of(whole, "float32", 11)
