@@ -29,7 +29,7 @@ from streamkern.data.transforms import apply_transforms
 from streamkern.engine.elementwise import Loops, wide
 from streamkern.errors import require_counts
 from streamkern.rng import generator
-from streamkern.types import Array, IntArray
+from streamkern.types import Array, IntArray, Rows
 
 Key = tuple[int, ...]
 """A block's name: (pass, lane, step) in a stream, (index,) in a scan."""
@@ -68,14 +68,6 @@ class RawRows(NamedTuple):
     ids: IntArray
     copies: IntArray
     w: Array | None = None
-
-
-class DeviceRows(NamedTuple):
-    """All stored rows X, on a device, and their targets and sample weights, on the host."""
-
-    X: Any
-    y: Array | None
-    w: Array | None
 
 
 def _loops() -> Loops:
@@ -154,8 +146,8 @@ class Assembly:
             X -= np.asarray(self.center, dtype=self.dtype)
         return Block(X, y, ids, key, None if raw.w is None else raw.w[index] / self.mean_weight, lookup.unseen)
 
-    def held(self) -> DeviceRows | None:
-        """Return all stored rows if they stay where blocks are made from them; None if their chunks are read."""
+    def held(self) -> Rows | None:
+        """Return all stored rows, X on a device, if they stay there to make blocks; None if their chunks are read."""
         return None
 
     def stored(self, X: Array, index: IntArray) -> tuple[Array, IntArray]:

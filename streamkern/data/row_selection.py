@@ -160,28 +160,35 @@ def draw_ids(
     This is a uniform draw without replacement, in random order; a larger draw begins with every smaller one. If there
     are fewer than k, all are returned. Memory is O(k).
     """
+    blocks = ((row_hash(block, *key), block) for block in selected_blocks(rules, 0, n_rows))
+    return smallest(blocks, k, np.empty(0, dtype=np.uint64))
+
+
+def smallest(
+    parts: Iterable[tuple[NDArray[Any], IntArray]], k: int, keys: NDArray[Any]
+) -> tuple[IntArray, NDArray[Any]]:
+    """Return the ids (k,) of the k smallest keys of parts of keys and ascending ids, and the keys, ascending.
+
+    Of equal keys the smaller id comes first. ``keys`` is empty and has their dtype. Memory is O(k).
+    """
     ids = np.empty(0, dtype=np.int64)
-    hashes = np.empty(0, dtype=np.uint64)
-    waiting, count = [(hashes, ids)], 0
-    for block in selected_blocks(rules, 0, n_rows):
-        h = row_hash(block, *key)
-        if len(ids) == k:  # then only smaller hashes than the last can still enter
-            near = h < hashes.max(initial=0)
-            block, h = block[near], h[near]
-        waiting.append((h, block))
+    waiting, count = [(keys, ids)], 0
+
+    def kept() -> tuple[IntArray, NDArray[Any]]:
+        keys, ids = (np.concatenate(arrays) for arrays in zip(*waiting, strict=True))
+        order = np.lexsort((ids, keys))[:k]
+        return ids[order], keys[order]
+
+    for some, block in parts:
+        if len(ids) == k:  # then only smaller keys than the last can still enter
+            near = some < keys.max(initial=0)
+            some, block = some[near], block[near]
+        waiting.append((some, block))
         count += len(block)
         if count > max(k, _ID_BLOCK):
-            hashes, ids = smallest(waiting, k)
-            waiting, count = [(hashes, ids)], 0
-    hashes, ids = smallest(waiting, k)
-    return ids, hashes
-
-
-def smallest(parts: Sequence[tuple[NDArray[Any], IntArray]], k: int) -> tuple[NDArray[Any], IntArray]:
-    """Return the k smallest keys (k,), ascending, and their ids, of parts of both; of equal keys by id."""
-    keys, ids = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    order = np.lexsort((ids, keys))[:k]
-    return keys[order], ids[order]
+            ids, keys = kept()
+            waiting, count = [(keys, ids)], 0
+    return kept()
 
 
 def sample_rule(rules: Sequence[SelectionRule], n_rows: int, k: int, key: tuple[int, ...]) -> Rule:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from streamkern.cpu import default_engine
-from streamkern.data.encoders import Encode, Encoder, Lookup, Names, TargetMeans, load_encoder
+from streamkern.data.encoders import ENCODERS, Encode, Encoder, Lookup, Names, TargetMeans, columns_of_arrays
 from streamkern.defaults import MAX_COMPONENTS
 from streamkern.errors import DataError, ModelFormatError
 from streamkern.rng import normal_rows, uniform_rows
@@ -255,29 +255,27 @@ def dump(transforms: Sequence[Transform]) -> tuple[list[dict[str, Any]], dict[st
     return described, arrays
 
 
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Affine, Fill, UnitRows, Project, LinearMap)}
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (*ENCODERS, Affine, Fill, UnitRows, Project, LinearMap)}
 
 
 def load(described: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> tuple[Transform, ...]:
-    """Return the transforms that ``dump`` described; ModelFormatError or KeyError for an unknown or incomplete one."""
+    """Return the transforms that ``dump`` described; ModelFormatError or TypeError for an unknown or incomplete one."""
     made: list[Transform] = []
     for number, given in enumerate(described):
         facts = {name: _tuples(value) for name, value in given.items()}
         kind = facts.pop("name")
         prefix = f"transform{number}_"
         own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-        if (encoder := load_encoder(kind, facts, own)) is not None:
-            made.append(encoder)
-        elif kind in _KINDS:
-            names = own.keys() & {part.name for part in fields(_KINDS[kind])}
-            made.append(_KINDS[kind](**facts, **{name: own[name] for name in names}))
-        else:
+        if kind not in _KINDS:
             raise ModelFormatError(
                 f"The preprocessing {kind!r} is not known.",
                 where=f"transform {number}",
                 expected="a preprocessing step of this release",
                 remedy="read it with the release of streamkern that wrote it",
             )
+        own = {part.name: own[part.name] for part in fields(_KINDS[kind]) if part.name in own}
+        split = columns_of_arrays(facts, own) if issubclass(_KINDS[kind], Encoder) else own
+        made.append(_KINDS[kind](**facts, **split))
         _require_sound(made[-1], 0 if len(made) == 1 else made[-2].n_out, number)
     return tuple(made)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.dataset import Dataset
-from streamkern.data.encoders import BY_VALUE, ByValue, Calendar, Curves, Encode, Keep, TargetMeans
+from streamkern.data.encoders import BY_VALUE, ByValue, Calendar, Curves, Encode, Encoder, Keep, TargetMeans
 from streamkern.data.row_order import RawRows
 from streamkern.data.statistics import Statistics, scale_warning
 from streamkern.data.transforms import Fill, Transform
@@ -344,30 +344,9 @@ def feature_roles(dataset: Dataset) -> list[str]:
     for transform in dataset.transforms:
         if isinstance(transform, Fill):
             found += ["indicator"] * len(transform.indicators)
-        elif isinstance(transform, Curves):
-            found += ["number"] * (transform.n_out - transform.n_in)
-        elif isinstance(transform, ByValue):
-            found += ["value"] * len(transform.columns)
-        elif isinstance(transform, Keep):
-            found = [found[column] for column in transform.columns]
-        elif isinstance(transform, Encode | TargetMeans | Calendar):
-            made: list[str] = []
-            at = {column: number for number, column in enumerate(transform.columns)}
-            for column, tag in enumerate(found):
-                made += [tag] if column not in at else _roles_of(transform, at[column])
-            found = made
+        elif isinstance(transform, Encoder):
+            found = transform.roles(found)
     return found
-
-
-def _roles_of(transform: Encode | TargetMeans | Calendar, number: int) -> list[str]:
-    if isinstance(transform, Encode):
-        return ["indicator"] * len(transform.categories[number]) if transform.one_hot else ["number"]
-    if isinstance(transform, TargetMeans):
-        return ["number"] * transform.means[number].shape[2]
-    made: list[str] = []
-    for part in transform.parts[number]:
-        made += ["number"] if part in ("time", "year") else ["turn", "turn"]
-    return made
 
 
 def preprocessing_notes(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str]:
