@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.augment import Augmentation, MixUp
-from streamkern.data.corrupt_chunks import Quarantined
 from streamkern.data.encoders import Names
 from streamkern.data.row_roles import Folds, RowRoles, duration, moment
 from streamkern.data.row_selection import (
     HASH_SPAN,
     OutsideRanges,
+    Quarantined,
     RowBitmap,
     Rule,
     SelectedIds,

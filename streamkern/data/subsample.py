@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkern.data.filtered_source import FilteredSource
-from streamkern.data.row_selection import SelectionRule, smallest
+from streamkern.data.row_selection import FilteredSource, SelectionRule, smallest
 from streamkern.errors import DataError, UsageError
 from streamkern.rng import row_hash
 from streamkern.sources.base import Source
