@@ -130,18 +130,10 @@ class MixUp(Parameters):
     def mix(
         self, X: Array, y: Array | None, row_ids: IntArray, copies: IntArray, seed: int, bank: Bank
     ) -> Array | None:
-        """Mix rows X in place with rows of the bank.
+        """Mix rows X, shape (b, d), in place with rows of the bank; return the mixed targets, (b, c), or None.
 
-        Args:
-            X: rows, shape (b, d).
-            y: targets as numbers, shape (b, c), with indicators for classes; or None.
-            row_ids: shape (b,).
-            copies: how often the pass has read each row before, shape (b,).
-            seed: seed of the partners and of λ.
-            bank: the rows to mix with, and their targets as numbers.
-
-        Returns:
-            The mixed targets, shape (b, c); None without targets.
+        ``y`` are targets as numbers, shape (b, c), with indicators for classes, as in the bank; or None. ``copies``,
+        (b,), is how often the pass has read each row of ``row_ids``, (b,), before. ``seed`` is that of partners and λ.
         """
         partner, share = self.partners(row_ids, copies, seed, len(bank.X))
         X *= share.astype(X.dtype)

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from streamkern.preprocessing.steps import (
     Step,
     category_positions,
     column_positions,
-    first_chunk,
+    of_first_chunk,
     require_columns,
 )
 from streamkern.sources.base import Source
@@ -397,17 +396,13 @@ def _too_many(name: str) -> DataError:
     )
 
 
-_FIRST_CHUNK_COUNTS: WeakKeyDictionary[Source, dict[int, int]] = WeakKeyDictionary()
-
-
 def first_chunk_counts(source: Source, columns: Sequence[int]) -> tuple[int, ...]:
     """Number of distinct values of stored columns in the first chunk, which is read for it once."""
-    known = _FIRST_CHUNK_COUNTS.setdefault(source, {})
-    missing = [column for column in columns if column not in known]
-    if missing:
-        X = first_chunk(source)
-        known.update({column: 1 if X is None else max(1, len(np.unique(X[:, column]))) for column in missing})
-    return tuple(known[column] for column in columns)
+
+    def count(column: int, X: Array | None) -> int:
+        return 1 if X is None else max(1, len(np.unique(X[:, column])))
+
+    return tuple(of_first_chunk(source, columns, count))
 
 
 def related_rows_notes(dataset: Dataset) -> list[str]:

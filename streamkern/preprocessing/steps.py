@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -26,6 +28,8 @@ from streamkern.rng import Draw
 from streamkern.sources.base import Source
 from streamkern.sources.format_rules import positions
 from streamkern.types import Array, IntArray, Parameters
+
+T = TypeVar("T")
 
 AUTOMATIC = "auto"
 """Value of ``preprocess`` for steps chosen by the schema and the statistics of the rows; of ``scaling``, the same."""
@@ -398,15 +402,23 @@ def require_steps(steps: Any, where: str) -> None:
     )
 
 
-def first_chunk(source: Source) -> Array | None:
-    """Return the features of the first chunk; None without chunks, or if a run will fail to read it, and say so."""
-    if len(source.bounds) < 2:
-        return None
-    try:
-        check_memory(reading_bytes(source, 1), source.where(0))
-        return source.read(0).X
-    except StreamkernError:
-        return None
+_OF_FIRST_CHUNKS: WeakKeyDictionary[Source, dict[Any, Any]] = WeakKeyDictionary()
+
+
+def of_first_chunk(source: Source, keys: Sequence[Any], find: Callable[[Any, Array | None], T]) -> list[T]:
+    """Return what ``find`` finds of a key and the features of the first chunk, which is read once for new keys.
+
+    The features are None without chunks, or if a run will fail to read them, and say so.
+    """
+    known = _OF_FIRST_CHUNKS.setdefault(source, {})
+    if missing := [key for key in keys if key not in known]:
+        X = None
+        if len(source.bounds) > 1:
+            with suppress(StreamkernError):
+                check_memory(reading_bytes(source, 1), source.where(0))
+                X = source.read(0).X
+        known.update({key: find(key, X) for key in missing})
+    return [known[key] for key in keys]
 
 
 def with_expected_width(dataset: Dataset, steps: Sequence[Step]) -> Dataset:
