@@ -94,7 +94,7 @@ class Encoder(ABC):
 
     @abstractmethod
     def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Encode the columns; see ``Transform``."""
+        """Encode the columns, see ``Transform``; ``where`` is for errors."""
 
     def begins(self) -> IntArray:
         """Index of each input column's first output column, and the number of outputs: shape (n_in + 1,)."""

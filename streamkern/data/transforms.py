@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,27 +17,6 @@ from streamkern.rng import normal_rows, uniform_rows
 from streamkern.sources.base import Source
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
-
-
-class Transform(Protocol):
-    """A fitted preprocessing step, which acts on each row independently."""
-
-    @property
-    def n_in(self) -> int:
-        """Number of input features."""
-
-    @property
-    def n_out(self) -> int:
-        """Number of output features."""
-
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Transform rows X (b, n_in), float32 or float64, to (b, n_out) of the same dtype. X may be overwritten."""
-
-    def names(self, names: Names) -> Names:
-        """Return names of the output features, from names of the input features."""
-
-    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return name and parameters, JSON-serialisable, and arrays by name."""
 
 
 class _SameColumns:
@@ -208,6 +187,14 @@ class ExpectedWidth:
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
         return {"name": "Expected", **vars(self)}, {}
+
+
+Transform = Affine | Fill | UnitRows | Project | LinearMap | ExpectedWidth | Encoder
+"""A fitted preprocessing step, which acts on each row independently.
+
+``apply`` takes rows (b, n_in), float32 or float64, which it may overwrite, to (b, n_out) of the same dtype; ``names``
+takes names of input features to those of output features; ``to_json`` returns name and parameters, and arrays by name.
+"""
 
 
 @lru_cache(maxsize=2)
