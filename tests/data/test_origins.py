@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import streamkern as sk
-from streamkern.execute import ThreadsExecutor
-from streamkern.fitting.preparation import prepare
-from streamkern.fitting.stage import Runner
 from streamkern.preprocessing.feature_origins import features_of
+from tests.data.test_automatic import prepared
 
 
 def test_features_of_a_table_come_from_the_columns_they_were_made_of() -> None:
@@ -18,10 +16,7 @@ def test_features_of_a_table_come_from_the_columns_they_were_made_of() -> None:
         "town": rng.choice(["a", "b", "c"], 200).tolist(),
         "z": rng.normal(size=200),
     }
-    pipeline = sk.Pipeline(sk.from_arrays(table, rng.normal(size=200)), task="regression")
-    with ThreadsExecutor(1) as executor:
-        prepared, _ = prepare(pipeline, executor, Runner())
-    found = features_of(prepared)
+    found = features_of(prepared(table, rng.normal(size=200)))
     assert found.names is not None
     assert found.origins is not None
     of = dict(zip(found.names, found.origins, strict=True))
@@ -37,10 +32,6 @@ def test_features_of_a_table_come_from_the_columns_they_were_made_of() -> None:
 
 def test_columns_that_a_step_mixes_are_of_none() -> None:
     X = np.random.default_rng(0).normal(size=(50, 6))
-    data = sk.from_arrays(X, X[:, 0])
-    pipeline = sk.Pipeline(data, preprocess=(sk.RandomProjection(3),), task="regression")
-    with ThreadsExecutor(1) as executor:
-        prepared, _ = prepare(pipeline, executor, Runner())
-    found = features_of(prepared)
+    found = features_of(prepared(X, X[:, 0], preprocess=(sk.RandomProjection(3),)))
     assert found.origins is None
     np.testing.assert_array_equal(found.by_column(np.arange(3.0)), np.arange(3.0))
