@@ -14,7 +14,7 @@ import streamkern as sk
 from streamkern.formats import ArraySource
 from streamkern.kernels import Expansion, StreamedExpansion
 from streamkern.kernels.stored_centers import TILE_ROWS, tiles_of_blocks
-from streamkern.storage.artifact import SavedRows
+from streamkern.storage.artifact_arrays import ArtifactArray
 
 
 def rows(n: int = 3000, d: int = 4) -> tuple[np.ndarray, np.ndarray]:
@@ -40,7 +40,7 @@ def test_centers_that_stay_where_they_are_give_the_model_of_those_that_are_held(
     assert stored["n_centers"] == held["n_centers"] == n
     assert stored["metrics"]["test"]["r2"] > 0.9
     models = [sk.load_model(tmp_path / name / "model.zarr") for name in ("stored", "held")]
-    assert isinstance(models[0].Z, SavedRows)
+    assert isinstance(models[0].Z, ArtifactArray)
     assert isinstance(models[1].Z, np.ndarray)
     X, _ = rows(500)
     np.testing.assert_allclose(*(model.decision_function(X) for model in models), rtol=2e-3, atol=2e-3)
@@ -89,7 +89,7 @@ def test_tiles_are_the_same_from_blocks_of_any_length():
 def test_a_streamed_expansion_is_an_expansion(tmp_path: Path):
     sk.run(made(sk.AllRows()), tmp_path / "run")
     Z = sk.load_model(tmp_path / "run/model.zarr").Z
-    assert isinstance(Z, SavedRows)
+    assert isinstance(Z, ArtifactArray)
     held = np.concatenate([tile for _, tile in Z.tiles()])
     np.testing.assert_allclose(Z.mean_row, held.mean(axis=0), rtol=1e-6)
     center = Z.mean_row.astype(np.float32)
