@@ -86,6 +86,11 @@ KINDS = (*ACCIDENTS, *ATTACKS)
 """Kinds of damage: case after case takes the next one, for each reader, so that a few cases have them all."""
 
 
+NUMBERS = rb"-?\d+", [b"-1", b"0", b"1e308", b"99999999999999", b"18446744073709551616", b"null", b'"x"']
+WORDS = rb'"[^"]*"', [b'"../../../etc/passwd"', b'"float64"', b'""', b"[]", b"{}", b'"os.system"']
+"""Patterns of what an accident replaces, and what stands there then."""
+
+
 def mutate(kind: int, data: bytes, luck: random.Random, others: list[Path]) -> bytes:
     """Another content for a file, by a number of ``ACCIDENTS``."""
     at = luck.randrange(len(data)) if data else 0
@@ -101,20 +106,13 @@ def mutate(kind: int, data: bytes, luck: random.Random, others: list[Path]) -> b
     if kind == 3:
         length = luck.randrange(1, 64)
         return data[:at] + data[at + length :]
-    if kind == 4:
-        numbers = list(re.finditer(rb"-?\d+", data))
-        if numbers:
-            found = luck.choice(numbers)
-            other = luck.choice([b"-1", b"0", b"1e308", b"99999999999999", b"18446744073709551616", b"null", b'"x"'])
-            return data[: found.start()] + other + data[found.end() :]
-        return b""
-    if kind == 5:
-        words = list(re.finditer(rb'"[^"]*"', data))
-        if words:
-            found = luck.choice(words)
-            other = luck.choice([b'"../../../etc/passwd"', b'"float64"', b'""', b"[]", b"{}", b'"os.system"'])
-            return data[: found.start()] + other + data[found.end() :]
-        return b"\x00" * len(data)
+    if kind in (4, 5):
+        pattern, values = NUMBERS if kind == 4 else WORDS
+        there = list(re.finditer(pattern, data))
+        if not there:
+            return b"" if kind == 4 else b"\x00" * len(data)
+        found, other = luck.choice(there), luck.choice(values)
+        return data[: found.start()] + other + data[found.end() :]
     return luck.choice(others).read_bytes()
 
 

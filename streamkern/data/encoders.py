@@ -93,7 +93,7 @@ class Encoder(ABC):
         return self.n_in - len(self.columns) + sum(self.made)
 
     @abstractmethod
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         """Encode the columns, see ``Transform``; ``where`` is for errors."""
 
     def begins(self) -> IntArray:
@@ -245,7 +245,7 @@ class Curves(Encoder):
     def n_out(self) -> int:
         return self.n_in + (len(self.columns) if self.kept else 0)
 
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         out = np.concatenate([X, X[:, list(self.columns)]], axis=1) if self.kept else X
         places = range(self.n_in, self.n_out) if self.kept else self.columns
         for place, knots, heights in zip(places, self.knots, self.heights, strict=True):
@@ -282,7 +282,7 @@ class ByValue(Encoder):
     def n_out(self) -> int:
         return self.n_in + len(self.columns)
 
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         # Rounded to float32, so that 0.1 is the same value in both precisions.
         copies = X[:, list(self.columns)].astype(np.float32)
         return np.concatenate([X, copies.astype(X.dtype)], axis=1)
@@ -310,7 +310,7 @@ class Calendar(Encoder):
     def made(self) -> list[int]:
         return [sum(DATE_PART_FEATURES[part] for part in parts) for parts in self.parts]
 
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         out, begins = self._around(X)
         for column, parts in zip(self.columns, self.parts, strict=True):
             for j, values in enumerate(_calendar(X[:, column], parts), start=int(begins[column])):
@@ -430,7 +430,7 @@ class Keep(Encoder):
     def n_out(self) -> int:
         return len(self.columns)
 
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         return np.ascontiguousarray(X[:, list(self.columns)])
 
     def names(self, names: Names) -> Names:

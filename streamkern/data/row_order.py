@@ -25,7 +25,6 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Lookup
 from streamkern.data.row_selection import SelectionRule, count_selected, ranges, runs, selected_ids
 from streamkern.data.targets import Encoding, as_values
-from streamkern.data.transforms import apply_transforms
 from streamkern.engine.elementwise import Loops, wide
 from streamkern.errors import require_counts
 from streamkern.rng import generator
@@ -162,7 +161,10 @@ class Assembly:
         """Apply the dataset's transforms to stored rows (b, n_stored); returns shape (b, d), float32 or float64."""
         dtype = np.float64 if self.dataset._takes_float64 else self.dtype
         lookup = Lookup(self.dataset.source) if lookup is None else lookup
-        return apply_transforms(self.dataset.transforms, np.array(X, dtype=dtype), ids, where, lookup)
+        X = np.array(X, dtype=dtype)
+        for transform in self.dataset.transforms:
+            X = transform.apply(X, ids, where, lookup)
+        return X
 
     def _bank(self, number: int) -> Bank:
         with self._lock:

@@ -40,7 +40,7 @@ class Affine(_SameColumns):
     def n_in(self) -> int:
         return len(self.factor)
 
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         X *= self.factor.astype(X.dtype)
         X += self.shift.astype(X.dtype)
         return X
@@ -65,7 +65,7 @@ class Fill:
     def n_out(self) -> int:
         return len(self.values) + len(self.indicators)
 
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         missing = np.isnan(X)
         np.copyto(X, self.values.astype(X.dtype), where=missing)
         if not self.indicators:
@@ -107,7 +107,7 @@ class UnitRows(_SameColumns):
 
     n_in: int
 
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         norms = np.sqrt(np.einsum("ij,ij->i", X, X, dtype=np.float64))
         X /= np.where(norms > 0, norms, 1.0).astype(X.dtype)[:, None]
         return X
@@ -126,7 +126,7 @@ class Project:
     density: float | None
     seed: int
 
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         # A product with a sparse matrix has Fortran order.
         return np.ascontiguousarray(X @ projection_matrix(self.n_in, self.n_out, self.density, self.seed, X.dtype))
 
@@ -151,7 +151,7 @@ class LinearMap:
     def n_out(self) -> int:
         return int(self.matrix.shape[1])
 
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         """Multiply; a row's result does not depend on the other rows, to the last bit."""
         if X.dtype not in self._factors:
             self._factors[X.dtype] = default_engine().right_factor(np.ascontiguousarray(self.matrix.T, X.dtype))
@@ -179,7 +179,7 @@ class ExpectedWidth:
     n_in: int
     n_out: int
 
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         raise NotImplementedError
 
     def names(self, names: Names) -> Names:
@@ -192,8 +192,9 @@ class ExpectedWidth:
 Transform = Affine | Fill | UnitRows | Project | LinearMap | ExpectedWidth | Encoder
 """A fitted preprocessing step, which acts on each row independently.
 
-``apply`` takes rows (b, n_in), float32 or float64, which it may overwrite, to (b, n_out) of the same dtype; ``names``
-takes names of input features to those of output features; ``to_json`` returns name and parameters, and arrays by name.
+``apply`` takes rows (b, n_in), float32 or float64, which it may overwrite, to (b, n_out) of the same dtype, and counts
+categories that training did not see in a ``Lookup``; ``names`` takes names of input features to those of output
+features; ``to_json`` returns name and parameters, and arrays by name.
 """
 
 
@@ -212,18 +213,6 @@ def projection_matrix(n_in: int, n_out: int, density: float | None, seed: int, d
     u = uniform_rows(seed, 0, rows, n_out)
     signs = (u < density / 2).astype(dtype) - (u > 1 - density / 2).astype(dtype)
     return csr_array(signs / dtype.type(np.sqrt(density * n_out)))
-
-
-def apply_transforms(
-    transforms: Sequence[Transform], X: Array, ids: IntArray, where: str, lookup: Lookup | None = None
-) -> Array:
-    """Apply transforms to rows in order; ``lookup`` counts the categories that training did not see."""
-    for transform in transforms:
-        if isinstance(transform, Encode | TargetMeans):
-            X = transform.apply(X, ids, where, lookup)
-        else:
-            X = transform.apply(X, ids, where)
-    return X
 
 
 def transforms_for_prediction(transforms: Sequence[Transform]) -> tuple[Transform, ...]:
