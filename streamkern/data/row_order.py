@@ -69,10 +69,6 @@ class RawRows(NamedTuple):
     w: Array | None = None
 
 
-def _loops() -> Loops:
-    return default_engine().loops
-
-
 @dataclass(eq=False)
 class Assembly:
     """Make blocks from stored rows: gather, transform, scale, augment, shift, encode.
@@ -85,7 +81,7 @@ class Assembly:
     encoding: Encoding | None = None
     center: float | Array = 0.0
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
-    loops: Loops = field(default_factory=_loops)
+    loops: Loops = field(default_factory=lambda: default_engine().loops)
     mean_weight: float = 1.0
 
     def __post_init__(self) -> None:

@@ -141,25 +141,23 @@ class Units(Standardise):
 
     def differ(self, variance: Array) -> bool:
         """Return True if the units of features with these variances differ."""
-        return share_of_features(variance) < MIN_EFFECTIVE_SHARE
+        effective, varying = _effective_features(variance)
+        return varying > 1 and (effective - 1) / (varying - 1) < MIN_EFFECTIVE_SHARE
 
     def reason(self, variance: Array, differ: bool = False) -> str:
         """Return a sentence on the scaling for variances (d,); with ``differ`` a sample has shown that units differ."""
-        v = variance[variance > 0]
-        effective = 1.0 if not len(v) else float(np.square((v / v.max()).sum()) / np.square(v / v.max()).sum())
-        one = f"{effective:.1f} of {len(v):,} features make the distance between rows"
+        effective, varying = _effective_features(variance)
+        one = f"{effective:.1f} of {varying:,} features make the distance between rows"
         if differ or self.differ(variance):
             return f"features standardised: their units differ ({one})"
         return f"features left as they are: their units are alike ({one})"
 
 
-def share_of_features(variance: Array) -> float:
-    """Return the effective share of varying features in row distances, in [0, 1]; 1 if at most one feature varies."""
+def _effective_features(variance: Array) -> tuple[float, int]:
+    """Return the effective number of features in row distances, and that of varying features."""
     v = variance[variance > 0]
-    if len(v) < 2:
-        return 1.0
-    v = v / v.max()
-    return float((np.square(v.sum()) / np.square(v).sum() - 1) / (len(v) - 1))
+    v = v / v.max(initial=0.0)
+    return float(np.square(v.sum()) / np.square(v).sum()) if len(v) else 1.0, len(v)
 
 
 @dataclass(frozen=True)
