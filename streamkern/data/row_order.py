@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.cpu import default_engine
-from streamkern.data.augment import Bank, GaussianNoise, MixUp
+from streamkern.data.augment import GaussianNoise, MixUp
 from streamkern.data.chunk_cache import CONCURRENT_READS, SCAN_CACHE_BYTES, CachedReader
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Lookup
@@ -85,7 +85,7 @@ class Assembly:
     mean_weight: float = 1.0
 
     def __post_init__(self) -> None:
-        self._banks: dict[int, Bank] = {}
+        self._banks: dict[int, Rows] = {}
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class Assembly:
             X = transform.apply(X, ids, where, lookup)
         return X
 
-    def _bank(self, number: int) -> Bank:
+    def _bank(self, number: int) -> Rows:
         with self._lock:
             if number not in self._banks:
                 data = self.dataset
@@ -174,7 +174,7 @@ class Assembly:
                 targets = block.y
                 if targets is not None and self.encoding is not None:
                     targets = as_values(targets, self.encoding.outputs)
-                self._banks[number] = Bank(block.X, targets)
+                self._banks[number] = Rows(block.X, targets)
             return self._banks[number]
 
 
