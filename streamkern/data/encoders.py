@@ -72,8 +72,8 @@ def category_text(number: float, word: str | None = None) -> str:
     return f"{number:g}" if float(f"{number:g}") == number else repr(float(number))
 
 
-_ARRAYS = {"categories": 0, "means": 1, "knots": 0, "heights": 0}
-"""Fields with an array for each column, and the axis along which a file has them one behind another."""
+_ARRAYS = ("categories", "means", "knots", "heights")
+"""Fields with an array for each column, which a file has one behind another: means along their second axis."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +127,7 @@ class Encoder(ABC):
         for part in fields(self):
             value = getattr(self, part.name)
             if part.name in _ARRAYS:
-                arrays[part.name] = np.concatenate(value, axis=_ARRAYS[part.name])
+                arrays[part.name] = np.concatenate(value, axis=int(part.name == "means"))
                 facts.setdefault("sizes", [len(each) for each in value])
             elif part.name != "rows" and value != part.default:
                 facts[part.name] = value
@@ -451,7 +451,7 @@ def columns_of_arrays(facts: dict[str, Any], own: dict[str, Array]) -> dict[str,
     """Return the arrays of an encoder's file by column, and take their sizes out of its other facts."""
     sizes, made = np.asarray(facts.pop("sizes", ()), dtype=np.int64), {}
     for name, array in own.items():
-        over = _ARRAYS[name]  # means have one more, of unseen categories
+        over = int(name == "means")  # they have one more, of unseen categories
         made[name] = tuple(np.split(array, np.cumsum(sizes + over)[:-1], axis=over))
     return made
 
