@@ -86,6 +86,11 @@ KINDS = (*ACCIDENTS, *ATTACKS)
 """Kinds of damage: case after case takes the next one, for each reader, so that a few cases have them all."""
 
 
+NUMBERS = rb"-?\d+", [b"-1", b"0", b"1e308", b"99999999999999", b"18446744073709551616", b"null", b'"x"']
+WORDS = rb'"[^"]*"', [b'"../../../etc/passwd"', b'"float64"', b'""', b"[]", b"{}", b'"os.system"']
+"""Patterns of what an accident replaces, and what stands there then."""
+
+
 def mutate(kind: int, data: bytes, luck: random.Random, others: list[Path]) -> bytes:
     """Another content for a file, by a number of ``ACCIDENTS``."""
     at = luck.randrange(len(data)) if data else 0
@@ -101,20 +106,13 @@ def mutate(kind: int, data: bytes, luck: random.Random, others: list[Path]) -> b
     if kind == 3:
         length = luck.randrange(1, 64)
         return data[:at] + data[at + length :]
-    if kind == 4:
-        numbers = list(re.finditer(rb"-?\d+", data))
-        if numbers:
-            found = luck.choice(numbers)
-            other = luck.choice([b"-1", b"0", b"1e308", b"99999999999999", b"18446744073709551616", b"null", b'"x"'])
-            return data[: found.start()] + other + data[found.end() :]
-        return b""
-    if kind == 5:
-        words = list(re.finditer(rb'"[^"]*"', data))
-        if words:
-            found = luck.choice(words)
-            other = luck.choice([b'"../../../etc/passwd"', b'"float64"', b'""', b"[]", b"{}", b'"os.system"'])
-            return data[: found.start()] + other + data[found.end() :]
-        return b"\x00" * len(data)
+    if kind in (4, 5):
+        pattern, values = NUMBERS if kind == 4 else WORDS
+        there = list(re.finditer(pattern, data))
+        if not there:
+            return b"" if kind == 4 else b"\x00" * len(data)
+        found, other = luck.choice(there), luck.choice(values)
+        return data[: found.start()] + other + data[found.end() :]
     return luck.choice(others).read_bytes()
 
 
@@ -311,50 +309,28 @@ def of_models(root: Path) -> Readers:
     sk.run(stored, root / "every", memory="4GiB")
     shutil.copytree(root / "every" / "model.zarr", root / "stored")
 
-    def plain(place: Path) -> Any:
+    def read(rows: Any, use: Callable[[Any, sk.Predictor, Any], Any], place: Path) -> Any:
         found = sk.load_model(place)
-        sk.Predictor(found)(X[:5])
+        use(found, sk.Predictor(found), rows)
         return found
 
-    def read_mapped(place: Path) -> Any:
-        found = sk.load_model(place)
-        sk.Predictor(found)(table[:5])
-        return found
+    def update(found: Any, call: sk.Predictor, rows: Any) -> None:
+        call.predict_interval(rows)
+        sk.update_model(found, (rows, rows[:, 1]), memory="2GiB", threads=1)
 
-    def read_leaves(place: Path) -> Any:
-        found = sk.load_model(place)
-        call = sk.Predictor(found)
-        call(X), call.predict_proba(X), found.prediction_set(X[:5])
-        return found
-
-    def read_sums(place: Path) -> Any:
-        found = sk.load_model(place)
-        sk.Predictor(found).predict_interval(X[:5])
-        sk.update_model(found, (X[:5], X[:5, 1]), memory="2GiB", threads=1)
-        return found
-
-    def read_labels(place: Path) -> Any:
-        found = sk.load_model(place)
-        call = sk.Predictor(found)
-        call(X[:5]), call.predict_proba(X[:5])
-        return found
-
-    def read_table(place: Path) -> Any:
-        found = sk.load_model(place)
-        rows, call = {name: column[:5] for name, column in mixed.items()}, sk.Predictor(found)
-        call(rows), call.predict_proba(rows)
-        return found
-
-    def read_stored(place: Path) -> Any:
-        found = sk.load_model(place)
-        found.predict(X[:5].astype(np.float32))
-        return found
-
-    return [
-        (root / "model", plain), (root / "mapped", read_mapped), (root / "leaves", read_leaves),
-        (root / "sums", read_sums), (root / "labels", read_labels), (root / "table", read_table),
-        (root / "stored", read_stored),
-    ]  # fmt: skip
+    uses: dict[str, tuple[Any, Callable[[Any, sk.Predictor, Any], Any]]] = {
+        "model": (X[:5], lambda found, call, rows: call(rows)),
+        "mapped": (table[:5], lambda found, call, rows: call(rows)),
+        "leaves": (X, lambda found, call, rows: (call(rows), call.predict_proba(rows), found.prediction_set(rows[:5]))),
+        "sums": (X[:5], update),
+        "labels": (X[:5], lambda found, call, rows: (call(rows), call.predict_proba(rows))),
+        "table": (
+            {name: column[:5] for name, column in mixed.items()},
+            lambda found, call, rows: (call(rows), call.predict_proba(rows)),
+        ),
+        "stored": (X[:5].astype(np.float32), lambda found, call, rows: found.predict(rows)),
+    }
+    return [(root / name, partial(read, *use)) for name, use in uses.items()]
 
 
 def of_trainings(root: Path) -> Readers:

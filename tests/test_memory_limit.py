@@ -23,8 +23,7 @@ from streamkern.costs.footprint import load_libraries
 from streamkern.cpu import gemm
 from streamkern.data.chunk_cache import CachedReader, reading_bytes
 from streamkern.data.dataset import Dataset
-from streamkern.data.row_order import Assembly, RawRows, Stream
-from streamkern.data.row_selection import ranges, runs
+from streamkern.data.row_order import RawRows
 from streamkern.data.statistics import Moments
 from streamkern.data.targets import Classes, distinct_labels
 from streamkern.errors import MemoryLimitError
@@ -32,7 +31,6 @@ from streamkern.execute.base import Allowance
 from streamkern.formats.open_tables import open_tables
 from streamkern.ingestion.array_files import READERS
 from streamkern.memory import check_memory, memory_limit, release_free_memory, resident_bytes
-from streamkern.rng import generator
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 import memory_cases
@@ -228,15 +226,6 @@ def test_long_labels_take_no_array_of_wide_texts() -> None:
     assert codes.tolist() == [0, 1] * 1000
     assert distinct_labels(y)[0] == labels
     assert peak < 2 * MIB  # 76 as NumPy's texts
-
-
-def test_single_rows_are_ordered_as_runs_of_one() -> None:
-    data = sk.from_arrays(np.ones((50, 2)), np.ones(50))
-    stream = Stream(Assembly(data), 2, 4, run_rows=1)
-    (ids,) = stream._group((0, 0), stream._full, np.array([0]))
-    starts, stops = runs(data.source.bounds[:1], data.source.bounds[1:2], 1)
-    order = generator("runs", 0, 0, 0).permutation(50)
-    assert np.array_equal(ids, ranges(starts[order], stops[order]))
 
 
 # -------------------------------------------------------------------------------------------------------- the commands

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import chain, repeat
 from typing import Any
 
-from streamkern.data.corrupt_chunks import Quarantined, corrupt_chunks, joined_ranges
+import numpy as np
+
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_roles import roles_of_columns, roles_of_values
-from streamkern.data.zero_weight_rows import drop_zero_weight_rows
-from streamkern.errors import UsageError, warn
+from streamkern.data.row_selection import Quarantined, RowBitmap
+from streamkern.errors import CorruptChunkError, DataError, UsageError, warn
 from streamkern.formats import Retry, wrap
 from streamkern.sources.base import Source
 from streamkern.sources.column_roles import Request
 from streamkern.sources.input_types import require_dense
 from streamkern.sources.read_options import ReadOptions, read_options
 from streamkern.startup import paused_collector
+from streamkern.types import IntArray
 
 __all__ = ["Dataset", "Quarantined", "from_arrays", "open_dataset", "read_options"]
 
@@ -97,7 +102,7 @@ def open_dataset(
 
     dataset = Dataset(source, roles=roles_of_columns(source, schema, reopened))
     columns_read = [source, *([] if dataset.roles is None else [dataset.roles.source])]
-    if on_corrupt == "quarantine" and (found := joined_ranges(corrupt_chunks(each) for each in columns_read)):
+    if on_corrupt == "quarantine" and (found := _joined_ranges(_corrupt_chunks(each) for each in columns_read)):
         dataset = dataset.without(found)
         rows = sum(each.stop - each.start for each in found)
         warn(
@@ -156,3 +161,60 @@ def from_arrays(
     else:
         roles = roles_of_values(given, int(source.bounds[-1]))
     return drop_zero_weight_rows(Dataset(source, roles=roles))
+
+
+def drop_zero_weight_rows(dataset: Dataset) -> Dataset:
+    """Return a data set without its rows of weight 0; reads the weights, and keeps a bit a row if there are some."""
+    source = dataset.source
+    if source.weight is None:
+        return dataset
+    starts, positive = source.bounds[:-1], 0
+
+    def marked() -> Iterator[tuple[IntArray, Any]]:
+        nonlocal positive
+        for chunk, rows in enumerate(np.diff(source.bounds).tolist()):
+            # Corrupt chunks that are left out may not be read.
+            taken = source.weights(chunk) > 0 if dataset.counts[chunk] else np.ones(rows, dtype=bool)
+            positive += int(taken.sum())
+            yield starts[chunk] + np.arange(rows, dtype=np.int64), taken
+
+    n = int(source.bounds[-1])
+    bitmap = RowBitmap.of(n, marked())
+    if positive == n:
+        return dataset
+    if not positive:
+        raise DataError(
+            "Every sample weight is 0.",
+            where=f"{source.where(0)}, weight {source.weight!r}",
+            expected="at least one row of positive weight",
+            remedy="check the column of weights",
+        )
+    return replace(dataset, rules=(bitmap, *dataset.rules))
+
+
+def _corrupt_chunks(source: Source) -> tuple[Quarantined, ...]:
+    """Read every chunk once and return the corrupt ones, in ascending order of rows."""
+    threads = 4  # threads, one chunk each: reading waits for the disk or network more than for the processor
+    with ThreadPoolExecutor(threads, thread_name_prefix="streamkern-verify") as pool:
+        found = pool.map(_read, repeat(source), range(len(source.bounds) - 1))
+        return tuple(each for each in found if each is not None)
+
+
+def _joined_ranges(found: Iterable[Sequence[Quarantined]]) -> tuple[Quarantined, ...]:
+    """Return the corrupt chunks of several sources of the same rows, ascending; those that overlap are one."""
+    joined: list[Quarantined] = []
+    for each in sorted(chain.from_iterable(found)):
+        if joined and each.start < joined[-1].stop:
+            joined[-1] = joined[-1]._replace(stop=max(each.stop, joined[-1].stop))
+        else:
+            joined.append(each)
+    return tuple(joined)
+
+
+def _read(source: Source, chunk: int) -> Quarantined | None:
+    try:
+        source.read(chunk)
+    except CorruptChunkError as error:
+        start, stop = source.bounds[chunk : chunk + 2].tolist()
+        return Quarantined(start, stop, source.where(chunk), error.what)
+    return None

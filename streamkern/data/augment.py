@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from streamkern.engine.elementwise import Loops
 from streamkern.errors import DataError, UsageError, require_counts, require_finite, require_types
 from streamkern.rng import uniform_rows
-from streamkern.types import Array, IntArray, Parameters
+from streamkern.types import Array, IntArray, Parameters, Rows
 from streamkern.user_code_digest import code_identity, exception_text, user_code_location
 
 
@@ -29,13 +29,6 @@ class Augmentation(Protocol):
 
     def to_json(self) -> dict[str, Any]:
         """Return the augmentation's name and parameters, for fingerprints and reports."""
-
-
-class Bank(NamedTuple):
-    """Partner rows of MixUp: scaled features (k, d), and encoded targets (k,) or (k, c), or None."""
-
-    X: Array
-    y: Array | None
 
 
 @dataclass(frozen=True)
@@ -128,20 +121,12 @@ class MixUp(Parameters):
         require_counts(self, bank=1)
 
     def mix(
-        self, X: Array, y: Array | None, row_ids: IntArray, copies: IntArray, seed: int, bank: Bank
+        self, X: Array, y: Array | None, row_ids: IntArray, copies: IntArray, seed: int, bank: Rows
     ) -> Array | None:
-        """Mix rows X in place with rows of the bank.
+        """Mix rows X, (b, d), in place with rows of the bank, scaled (k, d); return the mixed targets, (b, c), or None.
 
-        Args:
-            X: rows, shape (b, d).
-            y: targets as numbers, shape (b, c), with indicators for classes; or None.
-            row_ids: shape (b,).
-            copies: how often the pass has read each row before, shape (b,).
-            seed: seed of the partners and of λ.
-            bank: the rows to mix with, and their targets as numbers.
-
-        Returns:
-            The mixed targets, shape (b, c); None without targets.
+        ``y`` are targets as numbers, shape (b, c), with indicators for classes, as in the bank; or None. ``copies``,
+        (b,), is how often the pass has read each row of ``row_ids``, (b,), before. ``seed`` is that of partners and λ.
         """
         partner, share = self.partners(row_ids, copies, seed, len(bank.X))
         X *= share.astype(X.dtype)
@@ -157,7 +142,7 @@ class MixUp(Parameters):
         u = uniform_rows(seed, copies, row_ids, 2)
         return (u[:, 0] * rows).astype(np.int64), betaincinv(self.alpha, self.alpha, u[:, 1])[:, None]
 
-    def mixed(self, y: Array, bank: Bank, partner: IntArray, share: Array) -> Array | None:
+    def mixed(self, y: Array, bank: Rows, partner: IntArray, share: Array) -> Array | None:
         """Return numeric targets, shape (b, c), mixed with the partners' targets. None if the bank has no targets."""
         return None if bank.y is None else share * y + (1 - share) * bank.y[partner]
 

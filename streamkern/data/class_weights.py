@@ -52,10 +52,8 @@ class ClassWeightedSource(DerivedSource):
 
     def read(self, chunk: int) -> Rows:
         X, y, w = self.source.read(chunk)
-        if self.encoding is None:
+        if self.encoding is None or self.factors is None or y is None:
             return Rows(X, y, w)
-        assert y is not None
-        assert self.factors is not None
         ids = np.arange(self.bounds[chunk], self.bounds[chunk + 1])
         factors = row_factors(self.factors, self.encoding.encode(y, ids, self.source.where(chunk)))
         return Rows(X, y, factors if w is None else w * factors)
@@ -185,9 +183,7 @@ def _require_positive(weight: float) -> None:
 def weighted_like(data: Dataset, train: Dataset) -> Dataset:
     """Return rows with the training rows' class weights, if there are any."""
     source = train.source
-    if not isinstance(source, ClassWeightedSource):
-        return data
-    return _over(data, source.encoding, source.factors)
+    return _over(data, source.encoding, source.factors) if isinstance(source, ClassWeightedSource) else data
 
 
 def weighted_by(data: Dataset, encoding: Any, factors: Array | None) -> Dataset:

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.augment import Augmentation, MixUp
-from streamkern.data.corrupt_chunks import Quarantined
 from streamkern.data.encoders import Names
 from streamkern.data.row_roles import Folds, RowRoles, duration, moment
 from streamkern.data.row_selection import (
     HASH_SPAN,
     OutsideRanges,
+    Quarantined,
     RowBitmap,
     Rule,
     SelectedIds,
@@ -156,10 +156,11 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> str:
         """Hex digest of everything that determines the rows of a pass."""
+        described, arrays = dump(self.transforms)
         return digest(
             self.source.fingerprint,
             [rule.to_json() for rule in self.rules],
-            *self._described_transforms(),
+            *([described, {name: digest(array.tolist()) for name, array in arrays.items()}] if described else []),
             np.asarray(self.factor, dtype=np.float64).tolist(),
             np.asarray(self.shift, dtype=np.float64).tolist(),
             [augmentation.to_json() for augmentation in self.augmentations],
@@ -569,10 +570,6 @@ class Dataset:
 
     def _sample_key(self, *name: Any) -> tuple[int, ...]:
         return (HashFamily.SAMPLE, self.seed, *(int(digest(part)[:15], 16) for part in name))
-
-    def _described_transforms(self) -> list[Any]:
-        described, arrays = dump(self.transforms)
-        return [described, {name: digest(array.tolist()) for name, array in arrays.items()}] if described else []
 
     def _with(self, **changes: Any) -> Dataset:
         """Only for changes that do not affect the selection: counted rows are not counted again."""

@@ -12,12 +12,12 @@ from streamkern.data.augment import GaussianNoise, MixUp
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Lookup
 from streamkern.data.image_augmentation import HorizontalFlip, RandomCrop, require_images
-from streamkern.data.row_order import Assembly, Block, DeviceRows, Key, RawRows
+from streamkern.data.row_order import Assembly, Block, Key, RawRows
 from streamkern.data.targets import as_values
 from streamkern.engine.device import Change, Device
 from streamkern.engine.elementwise import wide
 from streamkern.gpu.cuda_source import STORED
-from streamkern.types import Array, IntArray
+from streamkern.types import Array, IntArray, Rows
 
 
 def assembly_on_device(assembly: Assembly, device: Device | None, rest: int = 0, cache_bytes: int = 0) -> Assembly:
@@ -94,14 +94,14 @@ class DeviceAssembly(Assembly):
         """True if rows may be shifted to the center before they are augmented."""
         return all(isinstance(each, GaussianNoise) for each in self.dataset.augmentations)
 
-    def held(self) -> DeviceRows | None:
+    def held(self) -> Rows | None:
         if not self.stays:
             return None
         with self._lock:
             return self._held
 
     @cached_property
-    def _held(self) -> DeviceRows:
+    def _held(self) -> Rows:
         """All stored rows on the device, with their targets and weights on the host; the lock is held."""
         assert self.device is not None
         source = self.dataset.source
@@ -115,7 +115,7 @@ class DeviceAssembly(Assembly):
                 X[int(bounds[number]) : int(bounds[number + 1]), :] = self.device.put(rows.X)
             y += [] if rows.y is None else [rows.y]
             w += [] if rows.w is None else [rows.w]
-        return DeviceRows(X, np.concatenate(y) if y else None, np.concatenate(w) if w else None)
+        return Rows(X, np.concatenate(y) if y else None, np.concatenate(w) if w else None)
 
     def build(self, raw: RawRows, index: IntArray, key: Key, where: str, lookup: Lookup | None = None) -> Block:
         assert self.device is not None

@@ -6,7 +6,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -72,6 +72,10 @@ def category_text(number: float, word: str | None = None) -> str:
     return f"{number:g}" if float(f"{number:g}") == number else repr(float(number))
 
 
+_ARRAYS = ("categories", "means", "knots", "heights")
+"""Fields with an array for each column, which a file has one behind another: means along their second axis."""
+
+
 @dataclass(frozen=True, eq=False)
 class Encoder(ABC):
     """A fitted transform that replaces some of ``n_in`` columns, at ascending positions; other columns stay."""
@@ -89,8 +93,8 @@ class Encoder(ABC):
         return self.n_in - len(self.columns) + sum(self.made)
 
     @abstractmethod
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Encode the columns; see ``Transform``."""
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
+        """Encode the columns, see ``Transform``; ``where`` is for errors."""
 
     def begins(self) -> IntArray:
         """Index of each input column's first output column, and the number of outputs: shape (n_in + 1,)."""
@@ -99,22 +103,35 @@ class Encoder(ABC):
         return np.concatenate([[0], np.cumsum(widths)])
 
     def names(self, names: Names) -> Names:
-        if names is None:
-            return None
+        return None if names is None else tuple(self._replaced(names, self._named))
+
+    def roles(self, roles: list[str]) -> list[str]:
+        """Return roles of the output features, see ``feature_roles``, from those of the input features."""
+        return self._replaced(roles, self._role)
+
+    def _replaced(self, inputs: Sequence[str], make: Callable[[str, int], list[str]]) -> list[str]:
         at = {column: number for number, column in enumerate(self.columns)}
-        made = (self._named(name, at[j]) if j in at else [name] for j, name in enumerate(names))
-        return tuple(itertools.chain.from_iterable(made))
+        made = (make(each, at[j]) if j in at else [each] for j, each in enumerate(inputs))
+        return list(itertools.chain.from_iterable(made))
 
     def _named(self, name: str, number: int) -> list[str]:
         return [name]
 
-    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        facts, arrays = self._facts()
-        return {"name": type(self).__name__, "n_in": self.n_in, "columns": list(self.columns), **facts}, arrays
+    def _role(self, role: str, number: int) -> list[str]:
+        return ["number"] * self.made[number]
 
-    def _facts(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """The rest of the description for ``load_encoder``: JSON data, and all columns' arrays concatenated."""
-        return {}, {}
+    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return JSON data, without what is as by default, and all columns' arrays concatenated."""
+        facts: dict[str, Any] = {"name": type(self).__name__}
+        arrays: dict[str, Array] = {}
+        for part in fields(self):
+            value = getattr(self, part.name)
+            if part.name in _ARRAYS:
+                arrays[part.name] = np.concatenate(value, axis=int(part.name == "means"))
+                facts.setdefault("sizes", [len(each) for each in value])
+            elif part.name != "rows" and value != part.default:
+                facts[part.name] = value
+        return facts, arrays
 
     @property
     def sound(self) -> bool:
@@ -189,10 +206,8 @@ class Encode(Encoder):
     def _named(self, name: str, number: int) -> list[str]:
         return [f"{name}={text}" for text in self._texts(number)] if self.one_hot else [name]
 
-    def _facts(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        facts = {"one_hot": self.one_hot, "unknown": self.unknown, "sizes": [len(each) for each in self.categories]}
-        texts = {"labels": list(self.labels), "words": [list(words) for words in self.words]} if self.labels else {}
-        return facts | texts, {"categories": np.concatenate(self.categories)}
+    def _role(self, role: str, number: int) -> list[str]:
+        return ["indicator"] * len(self.categories[number]) if self.one_hot else ["number"]
 
     @property
     def sound(self) -> bool:
@@ -230,7 +245,7 @@ class Curves(Encoder):
     def n_out(self) -> int:
         return self.n_in + (len(self.columns) if self.kept else 0)
 
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         out = np.concatenate([X, X[:, list(self.columns)]], axis=1) if self.kept else X
         places = range(self.n_in, self.n_out) if self.kept else self.columns
         for place, knots, heights in zip(places, self.knots, self.heights, strict=True):
@@ -242,9 +257,8 @@ class Curves(Encoder):
             return names
         return *names, *(names[column] + QUANTILE for column in self.columns)
 
-    def _facts(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        facts = {"sizes": [len(knots) for knots in self.knots], **({"kept": True} if self.kept else {})}
-        return facts, {"knots": np.concatenate(self.knots), "heights": np.concatenate(self.heights)}
+    def roles(self, roles: list[str]) -> list[str]:
+        return roles + ["number"] * (self.n_out - self.n_in)
 
     @property
     def sound(self) -> bool:
@@ -268,13 +282,16 @@ class ByValue(Encoder):
     def n_out(self) -> int:
         return self.n_in + len(self.columns)
 
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         # Rounded to float32, so that 0.1 is the same value in both precisions.
         copies = X[:, list(self.columns)].astype(np.float32)
         return np.concatenate([X, copies.astype(X.dtype)], axis=1)
 
     def names(self, names: Names) -> Names:
         return None if names is None else (*names, *(names[column] + BY_VALUE for column in self.columns))
+
+    def roles(self, roles: list[str]) -> list[str]:
+        return roles + ["value"] * len(self.columns)
 
 
 @serializable
@@ -293,7 +310,7 @@ class Calendar(Encoder):
     def made(self) -> list[int]:
         return [sum(DATE_PART_FEATURES[part] for part in parts) for parts in self.parts]
 
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         out, begins = self._around(X)
         for column, parts in zip(self.columns, self.parts, strict=True):
             for j, values in enumerate(_calendar(X[:, column], parts), start=int(begins[column])):
@@ -307,8 +324,11 @@ class Calendar(Encoder):
             made += one if DATE_PART_FEATURES[part] == 1 else [f"{name}.{part}.sin", f"{name}.{part}.cos"]
         return made
 
-    def _facts(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        return {"parts": [list(each) for each in self.parts]}, {}
+    def _role(self, role: str, number: int) -> list[str]:
+        made: list[str] = []
+        for part in self.parts[number]:
+            made += ["number"] if DATE_PART_FEATURES[part] == 1 else ["turn", "turn"]
+        return made
 
     @property
     def sound(self) -> bool:
@@ -383,10 +403,6 @@ class TargetMeans(Encoder):
         width = self.made[number]
         return [f"{name} (mean)"] if width == 1 else [f"{name} (mean {k})" for k in range(width)]
 
-    def _facts(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        facts = {"folds": self.folds, "sizes": [len(each) for each in self.categories], "labels": list(self.labels)}
-        return facts, {"categories": np.concatenate(self.categories), "means": np.concatenate(self.means, axis=1)}
-
     @property
     def sound(self) -> bool:
         shapes = all(
@@ -414,37 +430,29 @@ class Keep(Encoder):
     def n_out(self) -> int:
         return len(self.columns)
 
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         return np.ascontiguousarray(X[:, list(self.columns)])
 
     def names(self, names: Names) -> Names:
         return None if names is None else tuple(names[column] for column in self.columns)
+
+    def roles(self, roles: list[str]) -> list[str]:
+        return [roles[column] for column in self.columns]
 
     @property
     def sound(self) -> bool:
         return super().sound and len(self.columns) > 0
 
 
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Encode, Curves, ByValue, Calendar, TargetMeans, Keep)}
+ENCODERS: tuple[type[Encoder], ...] = (Encode, Curves, ByValue, Calendar, TargetMeans, Keep)
 
 
-def load_encoder(kind: str, facts: dict[str, Any], own: dict[str, Array]) -> Encoder | None:
-    """Rebuild an encoder from its saved description; KeyError if a part is missing, None if ``kind`` is unknown."""
-    if kind not in _KINDS:
-        return None
-    if type(facts.get("n_in")) is not int:
-        raise ValueError("the number of columns is missing")
-    sizes = np.asarray(facts.get("sizes", ()), dtype=np.int64)
-    given: dict[str, Any] = {"columns": ()}
-    for part in fields(_KINDS[kind]):
-        if part.name in own:  # of all columns, one behind another; means have one more, of unseen categories
-            over = part.name == "means"
-            given[part.name] = tuple(np.split(own[part.name], np.cumsum(sizes + over)[:-1], axis=int(over)))
-        elif part.name in facts:
-            given[part.name] = facts[part.name]
-        elif part.default is MISSING and part.name not in given:
-            raise KeyError(part.name)
-    made: Encoder = _KINDS[kind](**given)
+def columns_of_arrays(facts: dict[str, Any], own: dict[str, Array]) -> dict[str, tuple[Array, ...]]:
+    """Return the arrays of an encoder's file by column, and take their sizes out of its other facts."""
+    sizes, made = np.asarray(facts.pop("sizes", ()), dtype=np.int64), {}
+    for name, array in own.items():
+        over = int(name == "means")  # they have one more, of unseen categories
+        made[name] = tuple(np.split(array, np.cumsum(sizes + over)[:-1], axis=over))
     return made
 
 

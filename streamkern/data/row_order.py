@@ -1,10 +1,10 @@
 """The order of rows: a pure function of integers, cut into blocks that any process can build.
 
-A pass is a sequence of rounds, one for each copy. In each round the chunks are permuted and taken in groups, the *runs*
-of a group (its chunks, or short runs of their rows) are permuted, and the rows, in that order, are dealt to the lanes
-in equal shares; a lane joins its shares of all rounds end to end, shuffles row positions inside windows of a fixed
-number of rows, and cuts windows into blocks. Step t of a pass takes block t of every lane. Nothing depends on how many
-workers there are, and block (pass, lane, t) needs no other block.
+A pass is a sequence of rounds, one for each copy. In each round the chunks are permuted and taken in groups, the rows
+of a group are permuted, and the rows, in that order, are dealt to the lanes in equal shares; a lane joins its shares of
+all rounds end to end, shuffles row positions inside windows of a fixed number of rows, and cuts windows into blocks.
+Step t of a pass takes block t of every lane. Nothing depends on how many workers there are, and block (pass, lane, t)
+needs no other block.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.cpu import default_engine
-from streamkern.data.augment import Bank, GaussianNoise, MixUp
+from streamkern.data.augment import GaussianNoise, MixUp
 from streamkern.data.chunk_cache import CONCURRENT_READS, SCAN_CACHE_BYTES, CachedReader
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Lookup
 from streamkern.data.row_selection import SelectionRule, count_selected, ranges, runs, selected_ids
 from streamkern.data.targets import Encoding, as_values
-from streamkern.data.transforms import apply_transforms
 from streamkern.engine.elementwise import Loops, wide
 from streamkern.errors import require_counts
 from streamkern.rng import generator
-from streamkern.types import Array, IntArray
+from streamkern.types import Array, IntArray, Rows
 
 Key = tuple[int, ...]
 """A block's name: (pass, lane, step) in a stream, (index,) in a scan."""
@@ -70,18 +69,6 @@ class RawRows(NamedTuple):
     w: Array | None = None
 
 
-class DeviceRows(NamedTuple):
-    """All stored rows X, on a device, and their targets and sample weights, on the host."""
-
-    X: Any
-    y: Array | None
-    w: Array | None
-
-
-def _loops() -> Loops:
-    return default_engine().loops
-
-
 @dataclass(eq=False)
 class Assembly:
     """Make blocks from stored rows: gather, transform, scale, augment, shift, encode.
@@ -94,11 +81,11 @@ class Assembly:
     encoding: Encoding | None = None
     center: float | Array = 0.0
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.float32))
-    loops: Loops = field(default_factory=_loops)
+    loops: Loops = field(default_factory=lambda: default_engine().loops)
     mean_weight: float = 1.0
 
     def __post_init__(self) -> None:
-        self._banks: dict[int, Bank] = {}
+        self._banks: dict[int, Rows] = {}
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -154,8 +141,8 @@ class Assembly:
             X -= np.asarray(self.center, dtype=self.dtype)
         return Block(X, y, ids, key, None if raw.w is None else raw.w[index] / self.mean_weight, lookup.unseen)
 
-    def held(self) -> DeviceRows | None:
-        """Return all stored rows if they stay where blocks are made from them; None if their chunks are read."""
+    def held(self) -> Rows | None:
+        """Return all stored rows, X on a device, if they stay there to make blocks; None if their chunks are read."""
         return None
 
     def stored(self, X: Array, index: IntArray) -> tuple[Array, IntArray]:
@@ -170,9 +157,12 @@ class Assembly:
         """Apply the dataset's transforms to stored rows (b, n_stored); returns shape (b, d), float32 or float64."""
         dtype = np.float64 if self.dataset._takes_float64 else self.dtype
         lookup = Lookup(self.dataset.source) if lookup is None else lookup
-        return apply_transforms(self.dataset.transforms, np.array(X, dtype=dtype), ids, where, lookup)
+        X = np.array(X, dtype=dtype)
+        for transform in self.dataset.transforms:
+            X = transform.apply(X, ids, where, lookup)
+        return X
 
-    def _bank(self, number: int) -> Bank:
+    def _bank(self, number: int) -> Rows:
         with self._lock:
             if number not in self._banks:
                 data = self.dataset
@@ -184,7 +174,7 @@ class Assembly:
                 targets = block.y
                 if targets is not None and self.encoding is not None:
                     targets = as_values(targets, self.encoding.outputs)
-                self._banks[number] = Bank(block.X, targets)
+                self._banks[number] = Rows(block.X, targets)
             return self._banks[number]
 
 
@@ -193,32 +183,32 @@ class Stream:
     """The seekable order of blocks over a dataset.
 
     ``lanes``, the blocks of a step, are a property of the run, never of the cluster. Rows are shuffled within a window,
-    and gathered from their chunks together; before, ``run_rows`` neighbouring rows (None: whole chunks) stay together.
-    The runs of ``mix_chunks`` chunks (None: of all) are shuffled together: a lane reads that many concurrently, and its
-    order takes 8 bytes for each of their rows. With ``replacement`` a pass has the same number of rows, but some are
-    missing and others repeated. ``cache_bytes`` are of stored chunks, in each process.
+    and gathered from their chunks together; before, the rows of ``mix_chunks`` chunks (None: of all) are shuffled
+    together: a lane reads that many concurrently, and its order takes 8 bytes for each of their rows. With
+    ``replacement`` a pass has the same number of rows, but some are missing and others repeated. With ``chances``
+    (source rows,), relative and 0 for never, each row is drawn by them. ``cache_bytes`` are of stored chunks, in each
+    process.
     """
 
     assembly: Assembly
     lanes: int
     block_rows: int
     window_blocks: int = 8
-    run_rows: int | None = None
     seed: int = 0
     cache_bytes: int = 64 << 20
     mix_chunks: int | None = None
     replacement: bool = False
+    chances: Array | None = None
 
     def __post_init__(self) -> None:
-        require_counts(self, lanes=1, block_rows=1, window_blocks=1, run_rows=1, mix_chunks=1)
+        require_counts(self, lanes=1, block_rows=1, window_blocks=1, mix_chunks=1)
         data = self.assembly.dataset
         bounds = data.source.bounds
         self._full = _Round(data.rules, data.counts, data.base_rows)
         rest = data._last_round
         counts = count_selected(rest, bounds[:-1], bounds[1:]) if rest else np.zeros(len(bounds) - 1, dtype=np.int64)
         self._rest = _Round(rest, counts, int(counts.sum()))
-        # Mixing whole chunks has no effect, so a group is one chunk.
-        self._group_chunks = 1 if self.run_rows is None else self.mix_chunks or max(1, len(bounds) - 1)
+        self._group_chunks = self.mix_chunks or max(1, len(bounds) - 1)
         self._reset()
 
     def _reset(self) -> None:
@@ -231,10 +221,11 @@ class Stream:
         self._orders: _RecentArrays = _RecentArrays(ORDER_ROWS + walked * largest)
         self._lock = threading.Lock()
         self._windows: dict[int, tuple[Key, RawRows, IntArray]] = {}
+        self._ends = None if self.chances is None else np.cumsum(self.chances)
 
     def __getstate__(self) -> dict[str, Any]:
         # Not pickled: a worker fills its own caches.
-        return {k: v for k, v in self.__dict__.items() if k not in ("reader", "_lock", "_orders", "_windows")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("reader", "_lock", "_orders", "_windows", "_ends")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -315,6 +306,10 @@ class Stream:
 
     def _rows(self, pass_: int, lane: int, start: int, stop: int) -> tuple[IntArray, IntArray, set[int]]:
         """Row ids and rounds at positions [start, stop) of a lane's pass, and the last row's group of chunks."""
+        if self._ends is not None:
+            random = generator("draws", self.seed, pass_, lane, start)
+            drawn = np.searchsorted(self._ends, random.random(stop - start) * self._ends[-1], side="right")
+            return np.sort(drawn), random.integers(self.assembly.dataset._full_rounds, size=stop - start), set()
         first, last = self._share(self._full, lane)
         length, full_rounds = last - first, self.assembly.dataset._full_rounds
         ids: list[IntArray] = [np.empty(0, dtype=np.int64)]
@@ -357,17 +352,10 @@ class Stream:
         return begins, permutation
 
     def _group(self, name: Key, spec: _Round, chunks: IntArray) -> tuple[IntArray]:
-        """The ids of a round's rows in some chunks, run by run, with the runs permuted."""
+        """The ids of a round's rows in some chunks, permuted."""
         bounds = self.assembly.dataset.source.bounds
-        if self.run_rows == 1:  # same result as the general case, in a third of the memory
-            ids = ranges(bounds[chunks], bounds[chunks + 1])
-            ids = ids[generator("runs", self.seed, *name).permutation(len(ids))]
-        else:
-            starts, stops = runs(bounds[chunks], bounds[chunks + 1], self.run_rows)
-            if self.run_rows is not None:
-                order = generator("runs", self.seed, *name).permutation(len(starts))
-                starts, stops = starts[order], stops[order]
-            ids = ranges(starts, stops)
+        ids = ranges(bounds[chunks], bounds[chunks + 1])
+        ids = ids[generator("runs", self.seed, *name).permutation(len(ids))]
         for rule in spec.rules:
             ids = ids[rule.keep(ids)]
         if self.replacement and len(ids):

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from streamkern.data.filtered_source import FilteredSource
-from streamkern.data.row_selection import SelectionRule, count_selected, selected_blocks
+from streamkern.data.row_selection import FilteredSource, SelectionRule, count_selected, selected_blocks
 from streamkern.data.subsample import read_rows
 from streamkern.defaults import MAX_EXACT_TIMES, MAX_FOLDS_OF_BOTH
 from streamkern.errors import DataError, StorageError, UsageError

@@ -1,17 +1,23 @@
-"""Selection of rows by a hash of their ids: splits, samples and draws that read no row and do not depend on chunks."""
+"""Selection of rows by rules, most by a hash of their ids: splits, samples and draws that do not depend on chunks."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamkern.rng import row_hash
-from streamkern.types import IntArray
+from streamkern.sources.base import DerivedSource, Reading, Source
+from streamkern.sources.format_rules import check_chunk
+from streamkern.sources.unusable_columns import ColumnDescription
+from streamkern.storage.value_digest import digest
+from streamkern.types import IntArray, Rows
 
 HASH_SPAN = 1 << 64
 _ID_BLOCK = 1 << 16  # row ids hashed at once: half a megabyte fits in the processor's cache
@@ -54,6 +60,22 @@ class SelectedIds:
     def to_json(self) -> list[Any]:
         content = hashlib.sha256(self.ids.astype("<i8").tobytes()).hexdigest()
         return [*(["others than"] if self.others else []), len(self.ids), content]
+
+
+class Quarantined(NamedTuple):
+    """A range of rows that are excluded because their chunk is corrupt.
+
+    Attributes:
+        start: id of the first row.
+        stop: id of the last row + 1.
+        where: description of the chunk.
+        why: the error in reading the chunk.
+    """
+
+    start: int
+    stop: int
+    where: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -144,10 +166,8 @@ def ranges(starts: IntArray, stops: IntArray) -> IntArray:
     return numbers
 
 
-def runs(starts: IntArray, stops: IntArray, rows: int | None) -> tuple[IntArray, IntArray]:
+def runs(starts: IntArray, stops: IntArray, rows: int) -> tuple[IntArray, IntArray]:
     """Cut each range [starts[i], stops[i]) into runs of ``rows`` and a shorter last run; return starts and stops."""
-    if rows is None:
-        return starts, stops
     counts = -(-(stops - starts) // rows)
     within = ranges(np.zeros_like(counts), counts) * rows
     first = np.repeat(starts, counts) + within
@@ -162,28 +182,35 @@ def draw_ids(
     This is a uniform draw without replacement, in random order; a larger draw begins with every smaller one. If there
     are fewer than k, all are returned. Memory is O(k).
     """
+    blocks = ((row_hash(block, *key), block) for block in selected_blocks(rules, 0, n_rows))
+    return smallest(blocks, k, np.empty(0, dtype=np.uint64))
+
+
+def smallest(
+    parts: Iterable[tuple[NDArray[Any], IntArray]], k: int, keys: NDArray[Any]
+) -> tuple[IntArray, NDArray[Any]]:
+    """Return the ids (k,) of the k smallest keys of parts of keys and ascending ids, and the keys, ascending.
+
+    Of equal keys the smaller id comes first. ``keys`` is empty and has their dtype. Memory is O(k).
+    """
     ids = np.empty(0, dtype=np.int64)
-    hashes = np.empty(0, dtype=np.uint64)
-    waiting, count = [(hashes, ids)], 0
-    for block in selected_blocks(rules, 0, n_rows):
-        h = row_hash(block, *key)
-        if len(ids) == k:  # then only smaller hashes than the last can still enter
-            near = h < hashes.max(initial=0)
-            block, h = block[near], h[near]
-        waiting.append((h, block))
+    waiting, count = [(keys, ids)], 0
+
+    def kept() -> tuple[IntArray, NDArray[Any]]:
+        keys, ids = (np.concatenate(arrays) for arrays in zip(*waiting, strict=True))
+        order = np.lexsort((ids, keys))[:k]
+        return ids[order], keys[order]
+
+    for some, block in parts:
+        if len(ids) == k:  # then only smaller keys than the last can still enter
+            near = some < keys.max(initial=0)
+            some, block = some[near], block[near]
+        waiting.append((some, block))
         count += len(block)
         if count > max(k, _ID_BLOCK):
-            hashes, ids = smallest(waiting, k)
-            waiting, count = [(hashes, ids)], 0
-    hashes, ids = smallest(waiting, k)
-    return ids, hashes
-
-
-def smallest(parts: Sequence[tuple[NDArray[Any], IntArray]], k: int) -> tuple[NDArray[Any], IntArray]:
-    """Return the k smallest keys (k,), ascending, and their ids, of parts of both; of equal keys by id."""
-    keys, ids = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    order = np.lexsort((ids, keys))[:k]
-    return keys[order], ids[order]
+            ids, keys = kept()
+            waiting, count = [(keys, ids)], 0
+    return kept()
 
 
 def sample_rule(rules: Sequence[SelectionRule], n_rows: int, k: int, key: tuple[int, ...]) -> Rule:
@@ -215,3 +242,50 @@ def selected_blocks(rules: Sequence[SelectionRule], start: int, stop: int) -> It
         b = min(a + _ID_BLOCK, stop)
         ids = selected_ids(rules, a, b)
         yield np.arange(a, b, dtype=np.int64) if ids is None else ids
+
+
+class FilteredSource(DerivedSource):
+    """The rows of a source that rules select, in stored order; a chunk without selected rows is never read."""
+
+    def __init__(self, source: Source, rules: Sequence[SelectionRule]) -> None:
+        super().__init__(source)
+        self._rules = tuple(rules)
+        counts = count_selected(self._rules, source.bounds[:-1], source.bounds[1:])
+        self._chunks = np.flatnonzero(counts)
+        self.bounds = np.concatenate([[0], np.cumsum(counts[self._chunks])]).astype(np.int64)
+        self.in_memory = False
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return digest("filtered", self.source.fingerprint, [rule.to_json() for rule in self._rules])
+
+    def ids(self, chunk: int) -> IntArray:
+        """Return the original row numbers of a chunk's rows, ascending, shape (n,)."""
+        check_chunk(chunk, self.bounds)
+        start, stop = self.source.bounds[self._chunks[chunk] :][:2].tolist()
+        ids = selected_ids(self._rules, start, stop)
+        return np.arange(start, stop, dtype=np.int64) if ids is None else ids
+
+    def reading(self) -> Reading:
+        """Return the bytes of reading a chunk: all its rows, before the selection."""
+        found = self.source.reading()
+        whole = 0 if self.source.in_memory else int(np.diff(self.source.bounds).max(initial=0)) * found.row
+        return found._replace(decoding=found.decoding + whole)
+
+    def read(self, chunk: int) -> Rows:
+        local = self._local(chunk)
+        return self.source.read(int(self._chunks[chunk])).each(itemgetter(local))
+
+    def where(self, chunk: int) -> str:
+        a, b = check_chunk(chunk, self.bounds)
+        return f"{self.source.where(int(self._chunks[chunk]))} (chosen rows {a} to {b - 1})"
+
+    def where_row(self, chunk: int, row: int) -> str:
+        return self.source.where_row(int(self._chunks[chunk]), int(self._local(chunk)[row]))
+
+    def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[ColumnDescription]:
+        local = self._local(chunk)
+        return self.source.describe(int(self._chunks[chunk]), local if rows is None else local[rows])
+
+    def _local(self, chunk: int) -> IntArray:
+        return self.ids(chunk) - int(self.source.bounds[self._chunks[chunk]])

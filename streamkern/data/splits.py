@@ -147,16 +147,12 @@ def rows_where(
         UsageError: the condition is not comparisons of columns with values, joined by ``and``, ``or`` and ``not``.
         DataError: there is no such column.
     """
-    tree, names = _parsed(condition), dict[str, None]()
-
-    def noted(name: str) -> Array:
-        names[name] = None
-        return np.empty(0)
-
+    tree = _parsed(condition)
     try:
-        _satisfied(tree, columns, noted)  # the names in it, and its errors, before rows are read
+        _satisfied(tree, columns, lambda name: np.empty(0))  # its errors, before rows are read
     except _NotACondition as error:
         raise _unreadable(condition, error) from error
+    names = [name for name in names_in(condition) if name in columns]
     readers = {id(columns[name].source): _Ascending(columns[name].source) for name in names}
 
     def kept() -> Iterator[tuple[IntArray, Any]]:

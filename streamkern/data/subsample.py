@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamkern.data.filtered_source import FilteredSource
-from streamkern.data.row_selection import SelectionRule, smallest
+from streamkern.data.row_selection import FilteredSource, SelectionRule, smallest
 from streamkern.errors import DataError, UsageError
 from streamkern.rng import row_hash
 from streamkern.sources.base import Source
@@ -93,29 +92,26 @@ def weighted_sample(
     for each stored row. One pass; memory is O(rows).
     """
     column, given = _weight_column(source, weights)
-    best, ids = np.empty(0), np.empty(0, np.int64)
-    waiting, count = [(best, ids)], 0
     part = FilteredSource(source, rules)
-    for chunk in range(len(part.bounds) - 1):
-        some = part.ids(chunk)
-        w = part.read(chunk).X[:, column].astype(np.float64) if given is None else given[some]
-        wrong = ~(np.isfinite(w) & (w >= 0))
-        if wrong.any():
-            i = int(np.argmax(wrong))
-            raise DataError(
-                f"A weight is {w[i]}.",
-                where=part.where_row(chunk, i),
-                expected="a finite number >= 0",
-                remedy="correct the weight: 0 leaves a row out",
-            )
-        some, w = some[w > 0], w[w > 0]
-        u = ((row_hash(some, *key) >> np.uint64(11)) + np.float64(0.5)) * 2.0**-53
-        waiting.append((-np.log(u) / w, some))
-        count += len(some)
-        if count > rows + _WAITING_ROWS:
-            best, ids = smallest(waiting, rows)
-            waiting, count = [(best, ids)], len(ids)
-    _, ids = smallest(waiting, rows)
+
+    def raced() -> Iterator[tuple[Array, IntArray]]:
+        for chunk in range(len(part.bounds) - 1):
+            some = part.ids(chunk)
+            w = part.read(chunk).X[:, column].astype(np.float64) if given is None else given[some]
+            wrong = ~(np.isfinite(w) & (w >= 0))
+            if wrong.any():
+                i = int(np.argmax(wrong))
+                raise DataError(
+                    f"A weight is {w[i]}.",
+                    where=part.where_row(chunk, i),
+                    expected="a finite number >= 0",
+                    remedy="correct the weight: 0 leaves a row out",
+                )
+            some, w = some[w > 0], w[w > 0]
+            u = ((row_hash(some, *key) >> np.uint64(11)) + np.float64(0.5)) * 2.0**-53
+            yield -np.log(u) / w, some
+
+    ids, _ = smallest(raced(), rows, np.empty(0))
     if len(ids) < rows:
         raise UsageError(
             f"Only {len(ids)} rows have a positive weight.",

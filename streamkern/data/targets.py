@@ -15,21 +15,6 @@ from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 
 
-class Encoding(Protocol):
-    """The encoding of stored targets as the numbers a solver fits, and its inverse."""
-
-    @property
-    def outputs(self) -> int:
-        """Number c of outputs."""
-
-    @property
-    def kind(self) -> str:
-        """``classification`` or ``regression``."""
-
-    def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
-        """Encode targets (n,) or (n, c) as class codes (n,) int64 or centred values (n, c) float64."""
-
-
 class ClassProbabilities(Protocol):
     """Convert outputs to probabilities."""
 
@@ -99,6 +84,7 @@ class Classes:
         return {label: code for code, label in enumerate(self.values.tolist())}
 
     def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
+        """Return class codes (n,), int64, of labels (n,)."""
         if y.size != len(y):
             raise DataError(
                 f"Targets have {y.shape[1]} values a row.",
@@ -165,6 +151,7 @@ class Continuous:
         return len(self.mean)
 
     def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
+        """Return centred values (n, c), float64, of targets (n,) or (n, c)."""
         try:
             values = np.asarray(y, dtype=np.float64).reshape(len(y), math.prod(y.shape[1:]))
         except (TypeError, ValueError) as error:
@@ -232,6 +219,10 @@ class Indicators(Continuous):
     def decided(self, F: Array) -> IntArray:
         """Return zeros and ones predicted from outputs (n, L), shape (n, L)."""
         return ((np.array(self.cuts) if self.cuts else 0.5) < F).astype(np.int64)
+
+
+Encoding = Classes | Continuous
+"""The encoding of stored targets as the numbers that a solver fits, and its inverse, of ``outputs`` columns."""
 
 
 def has_large_offset(mean: Array, spread: Array, least: float = MAX_OFFSET) -> Array:

@@ -5,39 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from streamkern.cpu import default_engine
-from streamkern.data.encoders import Encode, Encoder, Lookup, Names, TargetMeans, load_encoder
+from streamkern.data.encoders import ENCODERS, Encode, Encoder, Lookup, Names, TargetMeans, columns_of_arrays
 from streamkern.defaults import MAX_COMPONENTS
 from streamkern.errors import DataError, ModelFormatError
 from streamkern.rng import normal_rows, uniform_rows
 from streamkern.sources.base import Source
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
-
-
-class Transform(Protocol):
-    """A fitted preprocessing step, which acts on each row independently."""
-
-    @property
-    def n_in(self) -> int:
-        """Number of input features."""
-
-    @property
-    def n_out(self) -> int:
-        """Number of output features."""
-
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
-        """Transform rows X (b, n_in), float32 or float64, to (b, n_out) of the same dtype. X may be overwritten."""
-
-    def names(self, names: Names) -> Names:
-        """Return names of the output features, from names of the input features."""
-
-    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return name and parameters, JSON-serialisable, and arrays by name."""
 
 
 class _SameColumns:
@@ -61,7 +40,7 @@ class Affine(_SameColumns):
     def n_in(self) -> int:
         return len(self.factor)
 
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         X *= self.factor.astype(X.dtype)
         X += self.shift.astype(X.dtype)
         return X
@@ -86,7 +65,7 @@ class Fill:
     def n_out(self) -> int:
         return len(self.values) + len(self.indicators)
 
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         missing = np.isnan(X)
         np.copyto(X, self.values.astype(X.dtype), where=missing)
         if not self.indicators:
@@ -128,7 +107,7 @@ class UnitRows(_SameColumns):
 
     n_in: int
 
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         norms = np.sqrt(np.einsum("ij,ij->i", X, X, dtype=np.float64))
         X /= np.where(norms > 0, norms, 1.0).astype(X.dtype)[:, None]
         return X
@@ -147,7 +126,7 @@ class Project:
     density: float | None
     seed: int
 
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         # A product with a sparse matrix has Fortran order.
         return np.ascontiguousarray(X @ projection_matrix(self.n_in, self.n_out, self.density, self.seed, X.dtype))
 
@@ -172,7 +151,7 @@ class LinearMap:
     def n_out(self) -> int:
         return int(self.matrix.shape[1])
 
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         """Multiply; a row's result does not depend on the other rows, to the last bit."""
         if X.dtype not in self._factors:
             self._factors[X.dtype] = default_engine().right_factor(np.ascontiguousarray(self.matrix.T, X.dtype))
@@ -200,7 +179,7 @@ class ExpectedWidth:
     n_in: int
     n_out: int
 
-    def apply(self, X: Array, ids: IntArray, where: str) -> Array:
+    def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:
         raise NotImplementedError
 
     def names(self, names: Names) -> Names:
@@ -208,6 +187,15 @@ class ExpectedWidth:
 
     def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
         return {"name": "Expected", **vars(self)}, {}
+
+
+Transform = Affine | Fill | UnitRows | Project | LinearMap | ExpectedWidth | Encoder
+"""A fitted preprocessing step, which acts on each row independently.
+
+``apply`` takes rows (b, n_in), float32 or float64, which it may overwrite, to (b, n_out) of the same dtype, and counts
+categories that training did not see in a ``Lookup``; ``names`` takes names of input features to those of output
+features; ``to_json`` returns name and parameters, and arrays by name.
+"""
 
 
 @lru_cache(maxsize=2)
@@ -227,18 +215,6 @@ def projection_matrix(n_in: int, n_out: int, density: float | None, seed: int, d
     return csr_array(signs / dtype.type(np.sqrt(density * n_out)))
 
 
-def apply_transforms(
-    transforms: Sequence[Transform], X: Array, ids: IntArray, where: str, lookup: Lookup | None = None
-) -> Array:
-    """Apply transforms to rows in order; ``lookup`` counts the categories that training did not see."""
-    for transform in transforms:
-        if isinstance(transform, Encode | TargetMeans):
-            X = transform.apply(X, ids, where, lookup)
-        else:
-            X = transform.apply(X, ids, where)
-    return X
-
-
 def transforms_for_prediction(transforms: Sequence[Transform]) -> tuple[Transform, ...]:
     """Return the transforms for rows other than the training rows."""
     return tuple(each.final() if isinstance(each, TargetMeans) else each for each in transforms)
@@ -255,29 +231,27 @@ def dump(transforms: Sequence[Transform]) -> tuple[list[dict[str, Any]], dict[st
     return described, arrays
 
 
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Affine, Fill, UnitRows, Project, LinearMap)}
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (*ENCODERS, Affine, Fill, UnitRows, Project, LinearMap)}
 
 
 def load(described: Sequence[dict[str, Any]], arrays: dict[str, Array]) -> tuple[Transform, ...]:
-    """Return the transforms that ``dump`` described; ModelFormatError or KeyError for an unknown or incomplete one."""
+    """Return the transforms that ``dump`` described; ModelFormatError or TypeError for an unknown or incomplete one."""
     made: list[Transform] = []
     for number, given in enumerate(described):
         facts = {name: _tuples(value) for name, value in given.items()}
         kind = facts.pop("name")
         prefix = f"transform{number}_"
         own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-        if (encoder := load_encoder(kind, facts, own)) is not None:
-            made.append(encoder)
-        elif kind in _KINDS:
-            names = own.keys() & {part.name for part in fields(_KINDS[kind])}
-            made.append(_KINDS[kind](**facts, **{name: own[name] for name in names}))
-        else:
+        if kind not in _KINDS:
             raise ModelFormatError(
                 f"The preprocessing {kind!r} is not known.",
                 where=f"transform {number}",
                 expected="a preprocessing step of this release",
                 remedy="read it with the release of streamkern that wrote it",
             )
+        own = {part.name: own[part.name] for part in fields(_KINDS[kind]) if part.name in own}
+        split = columns_of_arrays(facts, own) if issubclass(_KINDS[kind], Encoder) else own
+        made.append(_KINDS[kind](**facts, **split))
         _require_sound(made[-1], 0 if len(made) == 1 else made[-2].n_out, number)
     return tuple(made)
 

@@ -28,38 +28,32 @@ ROW_EXTRA = 24
 
 @dataclass(frozen=True)
 class SortedRun:
-    """Rows of a run while it is filled; for string targets ``y`` has codes, and ``labels`` the strings."""
+    """Rows of a run while it is filled; for string targets they have codes, and ``labels`` the strings."""
 
-    X: Array
-    y: Array | None
-    w: Array | None = None
+    rows: Rows
     labels: dict[Any, int] = field(default_factory=dict)
 
     @property
     def sections(self) -> list[Array]:
         """The arrays of the rows, in stored order."""
-        return [values for values in (self.X, self.y, self.w) if values is not None]
+        return [values for values in self.rows if values is not None]
 
     def taken(self, index: IntArray) -> Rows:
         """Return rows by position, with codes for labels."""
-        return Rows(self.X, self.y, self.w).each(lambda values: np.take(values, index, axis=0))
+        return self.rows.each(lambda values: np.take(values, index, axis=0))
 
     def first(self, n: int) -> SortedRun:
         """Return the first n rows, with their own labels."""
-        return SortedRun(*Rows(self.X, self.y, self.w).each(lambda values: values[:n]))
+        return SortedRun(self.rows.each(lambda values: values[:n]))
 
     def put(self, at: int, rows: Rows) -> None:
         """Copy rows to positions from ``at`` on."""
-        here = slice(at, at + len(rows.X))
-        self.X[here] = rows.X
-        if self.y is not None and rows.y is not None:
-            values = rows.y
-            if values.dtype == object:
-                codes = [self.labels.setdefault(value, len(self.labels)) for value in values.tolist()]
-                values = np.array(codes, dtype=np.int32)
-            self.y[here] = values
-        if self.w is not None:
-            self.w[here] = rows.w
+        if rows.y is not None and rows.y.dtype == object:
+            codes = [self.labels.setdefault(value, len(self.labels)) for value in rows.y.tolist()]
+            rows = rows._replace(y=np.array(codes, dtype=np.int32))
+        for into, values in zip(self.rows, rows, strict=True):
+            if into is not None:
+                into[at : at + len(rows.X)] = values
 
 
 @dataclass(frozen=True)
@@ -104,11 +98,12 @@ class SortedRuns:
     def empty(self, n: int) -> SortedRun:
         """Return a run of n rows to be filled."""
         y = None if self.target is None else np.empty((n, *self.target.outputs), self._target_dtype)
-        return SortedRun(np.empty((n, self.n_features), dtype=self.dtype), y, np.empty(n) if self.weighted else None)
+        w = np.empty(n) if self.weighted else None
+        return SortedRun(Rows(np.empty((n, self.n_features), dtype=self.dtype), y, w))
 
     def write(self, a: int, run: SortedRun) -> None:
         """Write rows [a, a + n) of the source as a run."""
-        n = len(run.X)
+        n = len(run.rows.X)
         hashes = row_hash(np.arange(a, a + n, dtype=np.int64), HashFamily.SHUFFLE, self.seed)
         order = np.argsort(hashes)
         path = self.folder / _NAME.format(a, a + n)
@@ -124,7 +119,7 @@ class SortedRuns:
 
     def permuted(self, run: SortedRun, start: int, rows: int) -> Iterator[Rows]:
         """Yield all rows in permuted order from one run in memory; see ``shuffled``."""
-        order = np.argsort(row_hash(np.arange(len(run.X), dtype=np.int64), HashFamily.SHUFFLE, self.seed))
+        order = np.argsort(row_hash(np.arange(len(run.rows.X), dtype=np.int64), HashFamily.SHUFFLE, self.seed))
         labels = list(run.labels)
         for first in range(start, len(order), rows):
             part = order[first : first + rows]
@@ -143,7 +138,7 @@ class SortedRuns:
         sizes = np.diff(cuts, axis=1).sum(axis=0) if spans else np.zeros(0, dtype=np.int64)
         labels = [self._labels(a) for a, _ in spans]
         bucket = self.empty(int(sizes.max(initial=0)))  # reused, because freed memory may not return to the system
-        hashes = np.empty(len(bucket.X), dtype=np.uint64)
+        hashes = np.empty(len(bucket.rows.X), dtype=np.uint64)
         end = 0
         for number, size in enumerate(sizes.tolist()):
             begin, end = end, end + size

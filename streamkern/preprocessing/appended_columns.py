@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from streamkern.defaults import (
     MIN_ROWS_PER_VALUE,
     NEIGHBOUR_COUNTS,
 )
-from streamkern.preprocessing.steps import Units, first_chunk
+from streamkern.preprocessing.steps import Units, of_first_chunk
 from streamkern.sources.base import Source
 from streamkern.types import Array
 
@@ -62,18 +61,16 @@ def units_differ(X: Array) -> bool:
     return bool(np.isfinite(variance).all()) and Units().differ(variance)
 
 
-_FIRST_CHUNK_CHOICES: WeakKeyDictionary[Source, dict[tuple[int, ...], AppendedColumns]] = WeakKeyDictionary()
-
-
 def appended_in_first_chunk(source: Source, columns: Sequence[int], alike: bool = True) -> AppendedColumns:
     """Return ``appended_columns`` of the first chunk, which is read once; with ``alike``, for like units, too."""
-    known, key = _FIRST_CHUNK_CHOICES.setdefault(source, {}), tuple(columns)
-    if key not in known:
-        known[key], X = AppendedColumns([], []), first_chunk(source) if key else None
-        if X is not None:
-            X = X[:APPENDED_SAMPLE_ROWS].astype(np.float64)
-            known[key] = appended_columns(X, columns) if alike or units_differ(X) else known[key]
-    return known[key]
+
+    def chosen(columns: tuple[int, ...], X: Array | None) -> AppendedColumns:
+        some = None if X is None else X[:APPENDED_SAMPLE_ROWS].astype(np.float64)
+        if some is None or not (alike or units_differ(some)):
+            return AppendedColumns([], [])
+        return appended_columns(some, columns)
+
+    return of_first_chunk(source, [tuple(columns)], chosen)[0] if columns else AppendedColumns([], [])
 
 
 def explains_more(mass: Array, sums: Array, smooth: float, variance: float) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.dataset import Dataset
-from streamkern.data.encoders import BY_VALUE, ByValue, Calendar, Curves, Encode, Keep, TargetMeans
+from streamkern.data.encoders import BY_VALUE, ByValue, Calendar, Curves, Encode, Encoder, Keep, TargetMeans
 from streamkern.data.row_order import RawRows
 from streamkern.data.statistics import Statistics, scale_warning
 from streamkern.data.transforms import Fill, Transform
@@ -34,9 +35,9 @@ from streamkern.preprocessing.appended_columns import (
 )
 from streamkern.preprocessing.category_steps import (
     CategoriesSeen,
+    ColumnSums,
     TargetEncode,
     TargetSums,
-    TargetTable,
     category_sums,
     first_chunk_counts,
     fold_count,
@@ -170,7 +171,7 @@ class Auto(Learning):
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
         """Return transforms: fill and mark gaps, append quantiles, encode categories and dates, drop columns."""
         assert sums is not None
-        n, gaps, pieces, seen, labels = sums
+        n, gaps, pieces, seen, (labels,) = *sums[:4], sums[4].columns
         schema, d = _kinds(dataset), dataset.n_features
         X = np.concatenate(pieces)
         kinds = [column.kind for column in schema.columns]
@@ -190,20 +191,20 @@ class Auto(Learning):
         one_hot: dict[int, Array] = {}
         words: dict[int, tuple[str | None, ...]] = {}
         for number, j in enumerate(schema.positions("category")):
-            found, counts = seen.values[number], seen.counts[number]
+            found, counts = seen.values[number], seen.counts.columns[number]
             almost_unique = found is not None and len(found) > max(MAX_INDICATORS, (n - gaps[j]) / 2)
             if found is None or len(found) < 2 or almost_unique:
                 dropped.add(j)
             elif len(found) <= MAX_INDICATORS:
                 one_hot[j] = found
-            elif labels.values is None:  # with too many classes for a mean each, keep the most frequent categories
+            elif labels is None:  # with too many classes for a mean each, keep the most frequent categories
                 often = sorted(counts, key=lambda value: (-counts[value], value))[:MAX_INDICATORS]
                 one_hot[j] = np.sort(np.where(np.isinf(often), np.nan, often))
             words[j] = tuple(seen.words[number].get(v) for v in one_hot.get(j, np.empty(0)).tolist())
         numbers = appended_columns(X, [j for j in schema.positions("number") if j not in dropped])
         # With several classes there is a mean for each: at most as many features as columns of numbers.
-        classes = 1 if labels.values is None or len(labels.values) <= 2 else len(labels.values)
-        if not self.means or labels.values is None or classes * len(numbers.means) > MAX_NUMBER_COLUMNS:
+        classes = 1 if labels is None or len(labels) <= 2 else len(labels)
+        if not self.means or labels is None or classes * len(numbers.means) > MAX_NUMBER_COLUMNS:
             numbers.means.clear()
         return _transforms_in_order(schema, values, marked, numbers, X, one_hot, words, parts, dropped)
 
@@ -261,7 +262,7 @@ class MeansByValue(TargetEncode):
             return (keep,)
         means = TargetEncode(tuple(np.searchsorted(stay, list(chosen)).tolist()), self.smooth, self.folds, self.task)
         kept = dataset.transform(keep)
-        return keep, *means.fitted(kept, (TargetTable(tuple(chosen.values())),))
+        return keep, *means.fitted(kept, (ColumnSums(tuple(chosen.values()), MAX_CATEGORIES),))
 
     def _positions(self, dataset: Dataset) -> tuple[int, ...]:
         return tuple(j for j, tag in enumerate(feature_roles(dataset)) if tag == "value")
@@ -303,22 +304,12 @@ class TableSums:
         if self.sample is not None:
             at = np.minimum(np.searchsorted(self.sample, raw.ids), len(self.sample) - 1)
             taken = self.sample[at] == raw.ids
-        labels: set[Any] | None = set()
+        labels: Counter[Any] | None = Counter()
         if self.classes and raw.y is not None:
-            found = set(raw.y.tolist()) if raw.y.ndim == 1 else None  # no means for several labels a row
+            found = Counter(raw.y.tolist()) if raw.y.ndim == 1 else None  # no means for several labels a row
             labels = found if found is not None and len(found) <= MAX_CLASSES_OF_MEANS else None
-        gaps = np.isnan(X).sum(axis=0)
-        return len(X), gaps, (X[taken].copy(),), *self.seen(block, state), _Labels(labels)
-
-
-class _Labels:
-    def __init__(self, values: set[Any] | None) -> None:
-        self.values = values
-
-    def __add__(self, other: _Labels) -> _Labels:
-        if self.values is None or other.values is None or len(self.values | other.values) > MAX_CLASSES_OF_MEANS:
-            return _Labels(None)
-        return _Labels(self.values | other.values)
+        classes = ColumnSums((labels,), MAX_CLASSES_OF_MEANS)
+        return len(X), np.isnan(X).sum(axis=0), (X[taken].copy(),), *self.seen(block, state), classes
 
 
 def automatic(dataset: Dataset, task: str, adaptive: bool, scaled: bool, means: bool = True) -> tuple[Step, ...]:
@@ -344,30 +335,9 @@ def feature_roles(dataset: Dataset) -> list[str]:
     for transform in dataset.transforms:
         if isinstance(transform, Fill):
             found += ["indicator"] * len(transform.indicators)
-        elif isinstance(transform, Curves):
-            found += ["number"] * (transform.n_out - transform.n_in)
-        elif isinstance(transform, ByValue):
-            found += ["value"] * len(transform.columns)
-        elif isinstance(transform, Keep):
-            found = [found[column] for column in transform.columns]
-        elif isinstance(transform, Encode | TargetMeans | Calendar):
-            made: list[str] = []
-            at = {column: number for number, column in enumerate(transform.columns)}
-            for column, tag in enumerate(found):
-                made += [tag] if column not in at else _roles_of(transform, at[column])
-            found = made
+        elif isinstance(transform, Encoder):
+            found = transform.roles(found)
     return found
-
-
-def _roles_of(transform: Encode | TargetMeans | Calendar, number: int) -> list[str]:
-    if isinstance(transform, Encode):
-        return ["indicator"] * len(transform.categories[number]) if transform.one_hot else ["number"]
-    if isinstance(transform, TargetMeans):
-        return ["number"] * transform.means[number].shape[2]
-    made: list[str] = []
-    for part in transform.parts[number]:
-        made += ["number"] if part in ("time", "year") else ["turn", "turn"]
-    return made
 
 
 def preprocessing_notes(dataset: Dataset, steps: Sequence[Any], facts: Statistics) -> list[str]:

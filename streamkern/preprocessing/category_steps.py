@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from streamkern.preprocessing.steps import (
     Step,
     category_positions,
     column_positions,
-    first_chunk,
+    of_first_chunk,
     require_columns,
 )
 from streamkern.sources.base import Source
@@ -211,7 +210,7 @@ class TargetSums:
             values = values.astype(np.float64) if last is None else np.append(values[:-1].astype(np.float64), last)
             there = np.asarray(mass.any(axis=1))
             found.append(CategorySums(values, names, mass, places[sums != 0], sums[sums != 0]).of(there))
-        table = TargetTable(tuple(found))
+        table = ColumnSums(tuple(found), MAX_CATEGORIES)
         return (table, np.zeros(1) if self.classes else w @ np.square(y)) if self.squares else (table,)
 
 
@@ -228,6 +227,9 @@ class CategorySums:
     mass: Array
     places: IntArray
     sums: Array
+
+    def __len__(self) -> int:
+        return len(self.values)
 
     def of(self, there: Array) -> CategorySums:
         """Return the cells of some categories, a mask of shape (v,); the others have no sums."""
@@ -255,19 +257,16 @@ class CategorySums:
         return CategorySums(values, outputs, mass, joined, sums)
 
 
-class TargetTable:
-    """Cells of some columns, which can be added; None for a column beyond ``MAX_CATEGORIES``."""
+class ColumnSums:
+    """Cells or counts of some columns, which add column by column; None for a column with more than ``most``."""
 
-    def __init__(self, columns: tuple[CategorySums | None, ...]) -> None:
-        self.columns = columns
+    def __init__(self, columns: tuple[Any, ...], most: int) -> None:
+        self.columns, self.most = columns, most
 
-    def __add__(self, other: TargetTable) -> TargetTable:
-        return TargetTable(tuple(map(_joined_sums, self.columns, other.columns)))
-
-
-def _joined_sums(one: CategorySums | None, other: CategorySums | None) -> CategorySums | None:
-    made = None if one is None or other is None else one + other
-    return made if made is not None and len(made.values) <= MAX_CATEGORIES else None
+    def __add__(self, other: ColumnSums) -> ColumnSums:
+        pairs = zip(self.columns, other.columns, strict=True)
+        joined = (None if one is None or more is None else one + more for one, more in pairs)
+        return ColumnSums(tuple(None if each is None or len(each) > self.most else each for each in joined), self.most)
 
 
 def category_sums(found: CategorySums, folds: int, classes: bool) -> tuple[Array, list[Any], Array, Array]:
@@ -329,35 +328,24 @@ def fold_count(folds: int, rows: Folds | None) -> int:
 class Categories:
     """The values of some columns, with their rows (None beyond ``MAX_CATEGORIES``) and texts; adding joins them."""
 
-    def __init__(self, counts: tuple[dict[float, int] | None, ...], words: tuple[dict[float, str], ...]) -> None:
+    def __init__(self, counts: ColumnSums, words: tuple[dict[float, str], ...]) -> None:
         self.counts, self.words = counts, words
 
     def __add__(self, other: Categories) -> Categories:
-        counts = tuple(map(_joined_counts, self.counts, other.counts))
-        return Categories(counts, tuple(a | b for a, b in zip(self.words, other.words, strict=True)))
+        words = tuple(a | b for a, b in zip(self.words, other.words, strict=True))
+        return Categories(self.counts + other.counts, words)
 
     @cached_property
     def values(self) -> tuple[Array | None, ...]:
         """Ascending values of each column, NaN last; None for a column with too many values."""
-        return tuple(None if found is None else _ascending(found) for found in self.counts)
+        columns = self.counts.columns
+        ascending = (None if found is None else np.array(sorted(found), dtype=np.float64) for found in columns)
+        return tuple(None if values is None else np.where(np.isinf(values), np.nan, values) for values in ascending)
 
     def texts(self) -> tuple[tuple[str | None, ...], ...]:
         """Texts of the values of each column, in their order; none for a column with too many values."""
         pairs = zip(self.values, self.words, strict=True)
         return tuple(tuple(words.get(v) for v in values.tolist()) for values, words in pairs if values is not None)
-
-
-def _ascending(found: dict[float, int]) -> Array:
-    values = np.sort(np.array(list(found), dtype=np.float64))
-    return np.where(np.isinf(values), np.nan, values)
-
-
-def _joined_counts(one: dict[float, int] | None, other: dict[float, int] | None) -> dict[float, int] | None:
-    if one is None or other is None:
-        return None
-    made = Counter(one)
-    made.update(other)
-    return dict(made) if len(made) <= MAX_CATEGORIES else None
 
 
 class CategoriesSeen:
@@ -373,7 +361,7 @@ class CategoriesSeen:
     def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
         """Return the values in one block."""
         raw, where = block
-        counts: list[dict[float, int] | None] = []
+        counts: list[Counter[float] | None] = []
         words: list[dict[float, str]] = []
         for column, stored, name in zip(self.columns, self.stored, self.names, strict=True):
             x = raw.X[:, column].astype(np.float64)
@@ -386,11 +374,11 @@ class CategoriesSeen:
                 )
             values, rows = np.unique(x, return_counts=True)
             few = len(values) <= MAX_CATEGORIES
-            made = dict(zip(np.where(np.isnan(values), np.inf, values).tolist(), rows.tolist(), strict=True))
-            counts.append(made if few else None)
+            values_or_inf = np.where(np.isnan(values), np.inf, values).tolist()
+            counts.append(Counter(dict(zip(values_or_inf, rows.tolist(), strict=True))) if few else None)
             known: Mapping[float, str] = self.source.words(stored) if stored >= 0 and few else {}
             words.append({v: known[v] for v in values.tolist() if v in known})
-        return (Categories(tuple(counts), tuple(words)),)
+        return (Categories(ColumnSums(tuple(counts), MAX_CATEGORIES), tuple(words)),)
 
 
 def labels_of(dataset: Dataset, columns: Sequence[int]) -> tuple[str, ...]:
@@ -408,17 +396,13 @@ def _too_many(name: str) -> DataError:
     )
 
 
-_FIRST_CHUNK_COUNTS: WeakKeyDictionary[Source, dict[int, int]] = WeakKeyDictionary()
-
-
 def first_chunk_counts(source: Source, columns: Sequence[int]) -> tuple[int, ...]:
     """Number of distinct values of stored columns in the first chunk, which is read for it once."""
-    known = _FIRST_CHUNK_COUNTS.setdefault(source, {})
-    missing = [column for column in columns if column not in known]
-    if missing:
-        X = first_chunk(source)
-        known.update({column: 1 if X is None else max(1, len(np.unique(X[:, column]))) for column in missing})
-    return tuple(known[column] for column in columns)
+
+    def count(column: int, X: Array | None) -> int:
+        return 1 if X is None else max(1, len(np.unique(X[:, column])))
+
+    return tuple(of_first_chunk(source, columns, count))
 
 
 def related_rows_notes(dataset: Dataset) -> list[str]:

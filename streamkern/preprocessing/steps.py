@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -26,6 +28,8 @@ from streamkern.rng import Draw
 from streamkern.sources.base import Source
 from streamkern.sources.format_rules import positions
 from streamkern.types import Array, IntArray, Parameters
+
+T = TypeVar("T")
 
 AUTOMATIC = "auto"
 """Value of ``preprocess`` for steps chosen by the schema and the statistics of the rows; of ``scaling``, the same."""
@@ -137,25 +141,23 @@ class Units(Standardise):
 
     def differ(self, variance: Array) -> bool:
         """Return True if the units of features with these variances differ."""
-        return share_of_features(variance) < MIN_EFFECTIVE_SHARE
+        effective, varying = _effective_features(variance)
+        return varying > 1 and (effective - 1) / (varying - 1) < MIN_EFFECTIVE_SHARE
 
     def reason(self, variance: Array, differ: bool = False) -> str:
         """Return a sentence on the scaling for variances (d,); with ``differ`` a sample has shown that units differ."""
-        v = variance[variance > 0]
-        effective = 1.0 if not len(v) else float(np.square((v / v.max()).sum()) / np.square(v / v.max()).sum())
-        one = f"{effective:.1f} of {len(v):,} features make the distance between rows"
+        effective, varying = _effective_features(variance)
+        one = f"{effective:.1f} of {varying:,} features make the distance between rows"
         if differ or self.differ(variance):
             return f"features standardised: their units differ ({one})"
         return f"features left as they are: their units are alike ({one})"
 
 
-def share_of_features(variance: Array) -> float:
-    """Return the effective share of varying features in row distances, in [0, 1]; 1 if at most one feature varies."""
+def _effective_features(variance: Array) -> tuple[float, int]:
+    """Return the effective number of features in row distances, and that of varying features."""
     v = variance[variance > 0]
-    if len(v) < 2:
-        return 1.0
-    v = v / v.max()
-    return float((np.square(v.sum()) / np.square(v).sum() - 1) / (len(v) - 1))
+    v = v / v.max(initial=0.0)
+    return float(np.square(v.sum()) / np.square(v).sum()) if len(v) else 1.0, len(v)
 
 
 @dataclass(frozen=True)
@@ -398,15 +400,23 @@ def require_steps(steps: Any, where: str) -> None:
     )
 
 
-def first_chunk(source: Source) -> Array | None:
-    """Return the features of the first chunk; None without chunks, or if a run will fail to read it, and say so."""
-    if len(source.bounds) < 2:
-        return None
-    try:
-        check_memory(reading_bytes(source, 1), source.where(0))
-        return source.read(0).X
-    except StreamkernError:
-        return None
+_OF_FIRST_CHUNKS: WeakKeyDictionary[Source, dict[Any, Any]] = WeakKeyDictionary()
+
+
+def of_first_chunk(source: Source, keys: Sequence[Any], find: Callable[[Any, Array | None], T]) -> list[T]:
+    """Return what ``find`` finds of a key and the features of the first chunk, which is read once for new keys.
+
+    The features are None without chunks, or if a run will fail to read them, and say so.
+    """
+    known = _OF_FIRST_CHUNKS.setdefault(source, {})
+    if missing := [key for key in keys if key not in known]:
+        X = None
+        if len(source.bounds) > 1:
+            with suppress(StreamkernError):
+                check_memory(reading_bytes(source, 1), source.where(0))
+                X = source.read(0).X
+        known.update({key: find(key, X) for key in missing})
+    return [known[key] for key in keys]
 
 
 def with_expected_width(dataset: Dataset, steps: Sequence[Step]) -> Dataset:

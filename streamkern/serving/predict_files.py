@@ -17,14 +17,13 @@ import numpy as np
 
 from streamkern.costs.dry_run import sums_in_flight
 from streamkern.costs.footprint import require_sweep_memory
-from streamkern.data import Dataset
+from streamkern.data import Dataset, drop_zero_weight_rows
 from streamkern.data.dataset import unchanging
 from streamkern.data.encoders import warn_unseen
-from streamkern.data.filtered_source import FilteredSource
+from streamkern.data.row_selection import FilteredSource
 from streamkern.data.splits import columns_of, names_in, rows_where
 from streamkern.data.targets import Classes, Indicators
 from streamkern.data.transforms import require_numbers
-from streamkern.data.zero_weight_rows import drop_zero_weight_rows
 from streamkern.defaults import THREAD_BYTES
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
 from streamkern.errors import DataError, StorageError, UsageError

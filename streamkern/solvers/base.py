@@ -15,7 +15,6 @@ from streamkern.cpu import default_engine
 from streamkern.data.companion_blocks import AllTiles, RecentBlocks
 from streamkern.data.dataset import Dataset
 from streamkern.data.device_assembly import assembly_on_device
-from streamkern.data.importance_sampling import ImportanceSampledStream
 from streamkern.data.row_order import Assembly, Block, Key, Scan, Stream
 from streamkern.data.row_selection import HASH_SPAN
 from streamkern.data.targets import Encoding
@@ -157,12 +156,11 @@ class Problem:
 
         ``chances`` are relative chances of the stored rows to be drawn; None stands for equal ones.
         """
-        stream = Stream(
+        return Stream(
             assembly_on_device(self.assembly(self.train), self.engine.device, self.device_rest, self.cache_bytes),
-            lanes=self.lanes, block_rows=max(1, batch // self.lanes), run_rows=1, mix_chunks=self.mix_chunks,
-            seed=self.seed, cache_bytes=self.cache_bytes, replacement=replacement,
+            lanes=self.lanes, block_rows=max(1, batch // self.lanes), mix_chunks=self.mix_chunks, seed=self.seed,
+            cache_bytes=self.cache_bytes, replacement=replacement, chances=chances,
         )  # fmt: skip
-        return stream if chances is None else ImportanceSampledStream.instead_of(stream, chances)
 
     def all_tiles(self, stream: Stream, rows: int) -> AllTiles:
         """Return all training rows in tiles of ``rows``, read independently of the stream's rows."""

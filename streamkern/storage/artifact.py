@@ -13,10 +13,10 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -40,29 +40,17 @@ FORMAT = 2
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 
-class TiledRows(Protocol):
-    """A matrix that is read tile by tile."""
+Contents = tuple[str, Mapping[str, Any], dict[str, Any]]
+"""The parts of an artifact: kind, arrays by name, and JSON-serialisable metadata.
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(n, d)."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Dtype of the values."""
-
-    def tiles(self) -> Iterator[tuple[slice, Array]]:
-        """Yield pairs of a slice and its rows, in order."""
-
-
-Contents = tuple[str, Mapping[str, Array | TiledRows], dict[str, Any]]
-"""The parts of an artifact: kind, arrays by name, and JSON-serialisable metadata."""
+In place of an array may stand a matrix whose ``tiles`` yields slices and their rows, in order.
+"""
 
 
 def save_artifact(
     path: str | os.PathLike[str],
     kind: str,
-    arrays: Mapping[str, Array | TiledRows],
+    arrays: Mapping[str, Any],
     metadata: dict[str, Any],
     members: Mapping[str, Callable[[], Contents]] | None = None,
 ) -> None:
@@ -86,7 +74,7 @@ def _write(folder: Path, contents: Contents, shown: str) -> None:
     (folder / "zarr.json").write_bytes(document)
 
 
-def _save(staging: Path, name: str, value: Array | TiledRows) -> dict[str, Any]:
+def _save(staging: Path, name: str, value: Any) -> dict[str, Any]:
     """Return the fields that reading the array needs."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"an array cannot be called {name!r}")
@@ -105,29 +93,6 @@ def _save(staging: Path, name: str, value: Array | TiledRows) -> dict[str, Any]:
     return rest.manifest()
 
 
-@dataclass(frozen=True, eq=False)
-class SavedRows:
-    """An array of an artifact that stays on disk and is read one chunk at a time; ``mean_row`` (d,) is float64."""
-
-    stored: ArtifactArray
-    mean_row: Array
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        n, d = self.stored.shape
-        return n, d
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.stored.dtype
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def tiles(self) -> Iterator[tuple[slice, Array]]:
-        return self.stored.tiles()
-
-
 def artifact_kind(path: str | os.PathLike[str]) -> str:
     """Return the kind that an artifact declares, or "" if it cannot be read."""
     target = target_or_previous(Path(given_path(path)))
@@ -144,9 +109,9 @@ def load_artifact(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read an artifact and verify every array; return arrays by name, and the metadata.
 
-    With ``stay`` (a, b), array a stays on disk as ``SavedRows`` with mean b, if there is an array b. An artifact inside
-    another may not be a symbolic link (``links``). StorageError if nothing is there; ModelFormatError for another kind,
-    a newer format or damage.
+    With ``stay`` (a, b), array a stays on disk as an ``ArtifactArray`` with mean b, if there is an array b. An artifact
+    inside another may not be a symbolic link (``links``). StorageError if nothing is there; ModelFormatError for
+    another kind, a newer format or damage.
     """
     target, manifest, metadata = _opened(Path(given_path(path)), kind, links)
     stays = {stay[0]} if stay is not None and stay[1] in manifest else set()
@@ -164,7 +129,7 @@ def load_artifact(
             raise _unreadable(target, name, error.what, error.where) from error
     for name in stays & stored.keys():
         assert stay is not None
-        arrays[name] = SavedRows(stored[name], arrays[stay[1]])
+        arrays[name] = replace(stored[name], mean_row=arrays[stay[1]])
         keep_in_use(target, arrays[name])
     return arrays, metadata
 

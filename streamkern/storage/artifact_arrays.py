@@ -32,12 +32,13 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _METADATA = "zarr.json"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ArtifactArray:
     """An array of an artifact, not read yet; ValueError if its description is impossible.
 
     Values are little-endian. A chunk has ``rows`` rows along the first axis; the last is padded with zeros. ``sums``
-    are the SHA-256 of each chunk as it is stored; None while it is written.
+    are the SHA-256 of each chunk as it is stored; None while it is written. A matrix that stays on the disk has a
+    ``mean_row`` (d,), float64.
     """
 
     place: Path
@@ -45,6 +46,10 @@ class ArtifactArray:
     dtype: np.dtype[Any]
     rows: int
     sums: tuple[str, ...] | None
+    mean_row: Array | None = None
+
+    def __len__(self) -> int:
+        return self.shape[0]
 
     def __post_init__(self) -> None:
         sizes = (*self.shape, self.rows)

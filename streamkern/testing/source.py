@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from streamkern.data.filtered_source import FilteredSource
-from streamkern.data.row_selection import OutsideRanges
+from streamkern.data.row_selection import FilteredSource, OutsideRanges
 from streamkern.formats.joined_tables import JoinedSource
 from streamkern.sources.base import FACETS, Source
 from streamkern.sources.weighted_source import WeightedSource

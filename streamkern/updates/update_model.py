@@ -20,12 +20,12 @@ from streamkern.calibration.serialization import Calibration
 from streamkern.centers import CenterSet
 from streamkern.costs.fit_shape import CalibrationSource, FitShape
 from streamkern.costs.footprint import Footprint, footprint, load_libraries
+from streamkern.data import drop_zero_weight_rows
 from streamkern.data.class_weights import weighted_by
 from streamkern.data.dataset import Dataset, unchanging
 from streamkern.data.encoders import warn_unseen
 from streamkern.data.row_order import SCAN_ROWS, Assembly, Block, Scan
 from streamkern.data.targets import Continuous, Encoding
-from streamkern.data.zero_weight_rows import drop_zero_weight_rows
 from streamkern.defaults import MAX_HELD_OUT_ROWS, UPDATE_LANES
 from streamkern.errors import UnlikeChampionError, UsageError, warn
 from streamkern.execute import open_resources

@@ -492,7 +492,7 @@ CASES: dict[str, Case] = {
 
 
 SMALL: dict[str, tuple[float, int]] = {
-    # smaller than what 8797ecb failed at: see tests/test_attacks.py
+    # smaller than what 8797ecb failed at
     "one large chunk is not refused": (0.05, 0),
     "predict 500 outputs": (0.05, 0),
     # sizes at which commit 8797ecb held more than the budget, or than it had projected

@@ -35,7 +35,7 @@ def sweep(data: Dataset) -> None:
 
 def stream(data: Dataset) -> None:
     """A pass."""
-    blocks = Stream(Assembly(data), lanes=2, block_rows=256, run_rows=1, mix_chunks=8)
+    blocks = Stream(Assembly(data), lanes=2, block_rows=256, mix_chunks=8)
     for step in range(blocks.steps):
         for lane in range(2):
             blocks.block((0, lane, step))

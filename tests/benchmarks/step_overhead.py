@@ -52,7 +52,7 @@ def gradient_work(p: int, d: int, outputs: int, block_rows: int) -> StepWork:
     rng = np.random.default_rng(0)
     X = rng.random((16 * LANES * block_rows, d), dtype=np.float32)
     data = from_arrays(X, rng.integers(0, outputs, len(X)))
-    stream = Stream(Assembly(data, Classes(np.arange(outputs))), LANES, block_rows, run_rows=64)
+    stream = Stream(Assembly(data, Classes(np.arange(outputs))), LANES, block_rows)
     return StepWork(stream, Gradient(Expansion(Laplace(20.0), X[:p] - X[:p].mean(axis=0))))
 
 

@@ -19,7 +19,8 @@ from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.fitting.preparation import fit_step, prepare
 from streamkern.fitting.stage import Runner
 from streamkern.preprocessing.automatic_steps import planned_note
-from streamkern.preprocessing.steps import Units, share_of_features, with_expected_width
+from streamkern.preprocessing.feature_origins import features_of
+from streamkern.preprocessing.steps import Units, with_expected_width
 from tests.processors import own_products
 
 N = 900
@@ -219,7 +220,7 @@ def test_units_a_million_apart_are_no_loss_and_a_users_units_stay() -> None:
         sk.KernelRegressor(memory="4GiB", threads=1).fit(Z[:400], y[:400]).score(Z[400:], y[400:]) for Z in (X, far)
     ]
     assert scores[1] > scores[0] - 0.02
-    assert share_of_features(np.var(far, axis=0)) < 0.25 < share_of_features(np.var(X, axis=0))
+    assert [Units().differ(np.var(Z, axis=0)) for Z in (X, far)] == [False, True]
     for given in (
         {"kernel": sk.Laplace(3.0)},
         {"centers": sk.Given(far[:40])},
@@ -364,3 +365,31 @@ def test_nullable_labels_stay_what_they_are(dtype: str) -> None:
     model = sk.KernelClassifier("laplace").fit(X, y)
     assert model.classes_.dtype == model.predict(X).dtype == (np.dtype(bool) if dtype == "boolean" else np.int64)
     assert (model.predict(X) == y.to_numpy()).all()
+
+
+def test_features_of_a_table_come_from_the_columns_they_were_made_of() -> None:
+    rng = np.random.default_rng(0)
+    table = {
+        "x=y": np.where(rng.random(200) < 0.2, np.nan, rng.normal(size=200)),
+        "town": rng.choice(["a", "b", "c"], 200).tolist(),
+        "z": rng.normal(size=200),
+    }
+    found = features_of(prepared(table, rng.normal(size=200)))
+    assert found.names is not None
+    assert found.origins is not None
+    of = dict(zip(found.names, found.origins, strict=True))
+    assert {name: of[name] for name in ("x=y", "x=y is missing", "town=a", "town=c", "z")} == {
+        "x=y": 0, "x=y is missing": 0, "town=a": 1, "town=c": 1, "z": 2,
+    }  # fmt: skip
+    assert [sorted(found.names[j] for j in block) for block in found.categories] == [["town=a", "town=b", "town=c"]]
+    sums = found.by_column(np.ones(len(of)))
+    assert [found.names[q] for _, q in found.joined] == ["x=y (quantile)", "z (quantile)"]
+    # The gradient of a number goes along its own axis and that of its quantiles: four times one of them.
+    np.testing.assert_allclose(sums, np.array([4 + 1, 3, 4]) * len(of) / 12)
+
+
+def test_columns_that_a_step_mixes_are_of_none() -> None:
+    X = np.random.default_rng(0).normal(size=(50, 6))
+    found = features_of(prepared(X, X[:, 0], preprocess=(sk.RandomProjection(3),)))
+    assert found.origins is None
+    np.testing.assert_array_equal(found.by_column(np.arange(3.0)), np.arange(3.0))

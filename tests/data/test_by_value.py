@@ -12,11 +12,8 @@ import pytest
 
 import streamkern as sk
 from streamkern.data.encoders import fold_numbers
-from streamkern.execute.threads_executor import ThreadsExecutor
-from streamkern.fitting.preparation import prepare
-from streamkern.fitting.stage import Runner
 from streamkern.preprocessing.appended_columns import appended_columns, explains_more
-from tests.data.test_automatic import Recipe, rows_of, standard
+from tests.data.test_automatic import prepared, rows_of, standard
 
 N = 3_000
 SETTINGS: dict[str, Any] = {"kernel": "laplace", "centers": 60, "memory": "4GiB"}
@@ -28,14 +25,6 @@ def table(seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
     code, age = rng.integers(0, 40, N), rng.integers(18, 80, N)
     y = rng.normal(size=40)[code] + np.sin(age / 15) + 0.3 * rng.normal(size=N)
     return pd.DataFrame({"code": code / 10, "age": age, "town": rng.choice(["Oslo", "Rome"], N)}), y
-
-
-def prepared(frame: Any, y: np.ndarray, task: str, **given: Any) -> sk.Dataset:
-    recipe = Recipe(sk.from_arrays(frame, y), task)
-    for name, value in given.items():
-        setattr(recipe, name, value)
-    with ThreadsExecutor(2) as threads:
-        return prepare(recipe, threads, Runner())[0]
 
 
 @pytest.mark.parametrize("task", ["regression", "classification"])

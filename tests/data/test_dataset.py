@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamkern.data import dataset as module
 from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Scan
@@ -53,17 +52,6 @@ def test_rows_copies_and_rounds_agree(cut_source, n, rows):
     assert len(data.plain()) == n
 
 
-def test_describing_a_part_counts_its_rows_once(cut_source, monkeypatch):
-    calls = []
-    count = module.count_selected
-    monkeypatch.setattr(module, "count_selected", lambda *args: calls.append(1) or count(*args))
-    part, _ = Dataset(cut_source([50, 50])).split(0.2)
-    assert part.base_rows < 100
-    for other in (part, part.scale(2.0).augment(GaussianNoise(1.0), copies=3), part.plain()):
-        assert other.base_rows == part.base_rows
-    assert len(calls) == 1
-
-
 def test_the_fingerprint_names_the_virtual_rows(cut_source):
     base = Dataset(cut_source([20]))
     variants = [
@@ -85,14 +73,6 @@ def test_the_fingerprint_names_the_virtual_rows(cut_source):
     ]
     assert len({data.fingerprint for data in variants}) == len(variants)
     assert base.scale(2.0).fingerprint == Dataset(cut_source([20])).scale(2.0).fingerprint
-
-
-def test_methods_leave_the_dataset_as_it_was(cut_source):
-    data = Dataset(cut_source([20]))
-    before = data.fingerprint
-    data.scale(2.0), data.split(), data.sample(3), data.augment(GaussianNoise(1.0), copies=2)
-    assert data.__class__(data.source).fingerprint == before == data.fingerprint
-    assert len(data) == 20
 
 
 def test_nothing_is_read_to_describe(cut_source):

@@ -19,21 +19,20 @@ def bad(*chunks: int, rows: int = 10) -> list[Quarantined]:
     return [Quarantined(rows * chunk, rows * (chunk + 1), f"chunk {chunk}", "broken") for chunk in chunks]
 
 
-def order(dataset: sk.Dataset, run_rows: int | None, seed: int) -> list[int]:
+def order(dataset: sk.Dataset, seed: int) -> list[int]:
     """Ids of a pass in the order of the stream, before windows shuffle them."""
-    stream = Stream(Assembly(dataset), 1, block_rows=1, window_blocks=1, run_rows=run_rows, seed=seed)
+    stream = Stream(Assembly(dataset), 1, block_rows=1, window_blocks=1, seed=seed)
     return [int(stream.block((0, 0, step)).ids[0]) for step in range(stream.steps)]
 
 
 @pytest.mark.slow
 @given(
     chunks=st.sets(st.integers(0, 9), max_size=9),
-    run_rows=st.sampled_from([None, 1, 3]),
     seed=st.integers(0, 3),
     copies=st.integers(1, 3),
     split=st.booleans(),
 )
-def test_the_order_of_the_rest_is_unchanged(chunks, run_rows, seed, copies, split):
+def test_the_order_of_the_rest_is_unchanged(chunks, seed, copies, split):
     source = ArraySource(np.arange(97.0)[:, None], chunk_rows=10)
     missing = {row for each in bad(*sorted(chunks)) for row in range(each.start, each.stop)}
 
@@ -44,7 +43,7 @@ def test_the_order_of_the_rest_is_unchanged(chunks, run_rows, seed, copies, spli
     if not rest.base_rows:
         return
     assert len(rest) == copies * rest.base_rows
-    assert order(rest, run_rows, seed) == [row for row in order(whole, run_rows, seed) if row not in missing]
+    assert order(rest, seed) == [row for row in order(whole, seed) if row not in missing]
     drawn = [row for row in whole.draw(whole.base_rows, seed).tolist() if row not in missing]
     assert rest.draw(rest.base_rows, seed).tolist() == drawn
 

@@ -6,7 +6,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -76,19 +75,6 @@ def test_the_account_stays_right_under_threads(cut_source, budget, order):
             assert chunk.first == 10 * index
     assert held(reader) == reader._held <= max(budget, CHUNK)
     assert not reader._reading
-
-
-def test_a_chunk_that_failed_can_be_read_again(cut_source):
-    source = cut_source([10] * 3)
-    source.fail = {1}
-    reader = CachedReader(Dataset(source), 1 << 20)
-    reader.chunk(0)
-    with pytest.raises(OSError, match="hiccupped"):
-        reader.chunk(1)
-    assert reader.chunk(2).first == 20
-    assert reader.chunk(1).first == 10
-    assert reader.chunk(0).first == 0
-    assert dict(source.reads) == {0: 1, 1: 2, 2: 1}
 
 
 def test_a_failure_reaches_one_thread_and_the_others_try_again(cut_source):

@@ -92,11 +92,6 @@ def test_nothing_is_left(tmp_path: Path) -> None:
         opened(rows.assign(w=0.0), "parquet", tmp_path)
 
 
-def test_weights_above_0_change_nothing_in_a_data_set(tmp_path: Path) -> None:
-    rows, _ = tables()
-    assert opened(rows, "parquet", tmp_path).rules == ()
-
-
 @pytest.mark.parametrize("target", ["y", "label"])
 @pytest.mark.parametrize("edition", [*EDITIONS, "records", "polars", "lazy"])
 def test_their_targets_may_be_missing(tmp_path: Path, edition: str, target: str) -> None:

@@ -54,11 +54,10 @@ MANY = {
 
 
 @pytest.mark.parametrize("describe", MANY.values(), ids=MANY)
-@pytest.mark.parametrize("run_rows", [None, 1, 64])
-def test_seeking_far_into_a_pass_takes_milliseconds(describe, run_rows):
+def test_seeking_far_into_a_pass_takes_milliseconds(describe):
     # The bounds leave room for a slow machine: 0.1 ms, then 0.8 and 0.3 ms, of the processor.
     def begin() -> Stream:
-        stream = Stream(Assembly(describe()), lanes=4, block_rows=256, run_rows=run_rows, mix_chunks=12)
+        stream = Stream(Assembly(describe()), lanes=4, block_rows=256, mix_chunks=12)
         assert stream.rows >= 100_000_000
         assert max(map(stream.lane_rows, range(stream.lanes))) > 256 * (stream.steps - 1)
         return stream
@@ -78,10 +77,10 @@ def test_a_choice_among_a_hundred_million_rows_is_counted_in_seconds(part):
 
     def choose() -> None:
         chosen[:] = [data.split(0.2)[0] if part == "split" else data.sample(50_000_000)]
-        Stream(Assembly(chosen[0]), lanes=4, block_rows=256)
+        Stream(Assembly(chosen[0]), lanes=4, block_rows=256, mix_chunks=12)
 
     require_quick(choose, 10)  # 0.7 and 1.3 s
-    stream = Stream(Assembly(chosen[0]), lanes=4, block_rows=256)
+    stream = Stream(Assembly(chosen[0]), lanes=4, block_rows=256, mix_chunks=12)
     assert min(seek(stream, (0, 1, 64 * i + 3000)) for i in range(8)) < 0.02
     if part == "sample":
         assert stream.rows == 50_000_000
@@ -93,7 +92,7 @@ def test_state_is_of_the_size_of_the_chunk_list():
     chunks = len(source.bounds)
     tracemalloc.start()
     data = Dataset(source).sample(30_000_000)
-    stream = Stream(Assembly(data), lanes=4, block_rows=256, run_rows=1, mix_chunks=4)
+    stream = Stream(Assembly(data), lanes=4, block_rows=256, mix_chunks=4)
     described = tracemalloc.get_traced_memory()[1]
     for i in range(40):
         stream.block((0, i % 4, 1000 * i))

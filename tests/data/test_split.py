@@ -15,8 +15,6 @@ from streamkern.data.row_selection import (
     Rule,
     count_selected,
     draw_ids,
-    ranges,
-    runs,
     sample_rule,
     selected_ids,
 )
@@ -54,19 +52,6 @@ def test_counts_are_those_of_the_ids_with_gaps_and_empty_ranges(rules, gaps):
         for a, b in zip(starts.tolist(), stops.tolist(), strict=True)
     ]
     assert count_selected(rules, starts, stops).tolist() == expected
-
-
-@given(sizes, st.one_of(st.none(), st.integers(1, 9)))
-def test_runs_cut_ranges_and_ranges_list_them(sizes, rows):
-    bounds = np.cumsum([0, *sizes], dtype=np.int64)
-    starts, stops = runs(bounds[:-1], bounds[1:], rows)
-    assert ranges(starts, stops).tolist() == list(range(sum(sizes)))
-    if rows is not None:
-        assert ((stops - starts > 0) & (stops - starts <= rows)).all()
-        assert len(starts) == sum(-(-size // rows) for size in sizes)
-    assert ranges(starts[::-1], stops[::-1]).tolist() == [
-        i for a, b in zip(starts[::-1], stops[::-1], strict=True) for i in range(a, b)
-    ]
 
 
 @given(st.integers(0, 400), st.sampled_from([0.01, 0.2, 0.5, 0.9]), st.integers(0, 5))

@@ -1,4 +1,7 @@
-"""The order of rows is a pure function of integers: complete, seekable, the same for any chunks and any lanes."""
+"""The order of rows is a pure function of integers: complete, seekable, the same for any chunks and any lanes.
+
+A scan has all rows once in stored order, reads what it needs, and says where rows lie.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,21 @@ from hypothesis import strategies as st
 
 from streamkern.data.augment import GaussianNoise
 from streamkern.data.dataset import Dataset
-from streamkern.data.row_order import Assembly, Stream
+from streamkern.data.row_order import Assembly, Scan, Stream
+from streamkern.data.row_selection import selected_ids
 from streamkern.data.targets import Classes
 from streamkern.errors import UsageError
 from streamkern.formats import ArraySource
 
 CODES = Classes(np.arange(10))
 
-sizes = st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(sum)
+some_sizes = st.lists(st.integers(0, 40), min_size=1, max_size=12)
+sizes = some_sizes.filter(sum)
 shapes = st.fixed_dictionaries(
     {
         "lanes": st.integers(1, 9),
         "block_rows": st.integers(1, 17),
         "window_blocks": st.integers(1, 5),
-        "run_rows": st.sampled_from([None, 1, 3, 64]),
         "mix_chunks": st.sampled_from([None, 1, 2, 5]),
         "seed": st.integers(0, 3),
         "cache_bytes": st.sampled_from([0, 100, 1 << 20]),
@@ -119,48 +123,40 @@ def test_counts_of_rows_agree_with_the_blocks(cut_source, sizes, shape, choice):
 
 @pytest.mark.slow
 @given(sizes, shapes, choices, st.randoms(use_true_random=False))
-def test_a_block_is_the_same_from_anywhere(cut_source, sizes, shape, choice, random):
+@settings(max_examples=50)
+def test_a_block_is_the_same_from_anywhere_and_in_several_threads(cut_source, sizes, shape, choice, random):
     data = chosen(cut_source(sizes), **choice)
     stream = stream_of(data, **shape)
     order = keys(stream, 0) + keys(stream, 1)
     expected = {key: stream.block(key) for key in order}
     random.shuffle(order)
-    fresh, sent = stream_of(data, **shape), pickle.loads(pickle.dumps(stream))
+    fresh, sent, shared = stream_of(data, **shape), pickle.loads(pickle.dumps(stream)), stream_of(data, **shape)
     for key in order[:30]:
         assert same(fresh.block(key), expected[key])
         assert same(sent.block(key), expected[key])
-
-
-@pytest.mark.slow
-@given(sizes, shapes, choices)
-@settings(max_examples=30)
-def test_blocks_built_by_several_threads_are_equal(cut_source, sizes, shape, choice):
-    data = chosen(cut_source(sizes), **choice)
-    stream, shared = stream_of(data, **shape), stream_of(data, **shape)
     names = (keys(stream, 0) * 2)[:200]
     with ThreadPoolExecutor(6) as pool:
         for built, key in zip(pool.map(shared.block, names), names, strict=True):
-            assert same(built, stream.block(key))
+            assert same(built, expected[key])
 
 
 def test_features_and_targets_belong_to_the_ids(cut_source):
     source = cut_source([30, 0, 50, 1, 19])
-    for run_rows in (None, 1, 7):
-        stream = stream_of(Dataset(source).scale(0.5, 1.0), lanes=3, run_rows=run_rows)
-        for key in keys(stream, 0):
-            block = stream.block(key)
-            np.testing.assert_array_equal(block.X, source.X[block.ids] * np.float32(0.5) + np.float32(1))
-            np.testing.assert_array_equal(block.y, source.y[block.ids])
+    stream = stream_of(Dataset(source).scale(0.5, 1.0), lanes=3)
+    for key in keys(stream, 0):
+        block = stream.block(key)
+        np.testing.assert_array_equal(block.X, source.X[block.ids] * np.float32(0.5) + np.float32(1))
+        np.testing.assert_array_equal(block.y, source.y[block.ids])
 
 
 def ids_of(stream: Stream, pass_: int) -> list[int]:
     return np.concatenate([stream.block(key).ids for key in keys(stream, pass_)]).tolist()
 
 
-@pytest.mark.parametrize(("sizes", "run_rows"), [([50] * 8, None), ([50] * 8, 8), ([400], 1), ([400], 8)])
-def test_passes_copies_and_seeds_have_orders_of_their_own(cut_source, sizes, run_rows):
+@pytest.mark.parametrize("sizes", [[50] * 8, [400]], ids=len)
+def test_passes_copies_and_seeds_have_orders_of_their_own(cut_source, sizes):
     source = cut_source(sizes)
-    shape = {"lanes": 1, "block_rows": 50, "window_blocks": 1, "run_rows": run_rows}
+    shape = {"lanes": 1, "block_rows": 50, "window_blocks": 1}
     stream = stream_of(Dataset(source).augment(copies=2), **shape)
     orders = [ids_of(stream, 0), ids_of(stream, 1), ids_of(stream_of(Dataset(source), seed=1, **shape), 0)]
     orders = [orders[0][:400], orders[0][400:], orders[1][:400], orders[2]]
@@ -191,12 +187,12 @@ def test_string_targets_of_different_widths(cut_source):
     cut = source.read
     source.read = lambda chunk: cut(chunk)._replace(y=np.array(cut(chunk).y.tolist()[:10], dtype=f"U{7 + chunk}"))
     encoding = Classes(np.unique(y))
-    stream = Stream(Assembly(Dataset(source), encoding), lanes=1, block_rows=30, run_rows=1)
+    stream = Stream(Assembly(Dataset(source), encoding), lanes=1, block_rows=30)
     block = stream.block((0, 0, 0))
     np.testing.assert_array_equal(encoding.values[block.y], y[block.ids])
 
 
-@pytest.mark.parametrize("name", ["lanes", "block_rows", "window_blocks", "run_rows", "mix_chunks"])
+@pytest.mark.parametrize("name", ["lanes", "block_rows", "window_blocks", "mix_chunks"])
 def test_sizes_below_one_are_refused(cut_source, name):
     with pytest.raises(UsageError, match=name):
         stream_of(Dataset(cut_source([5])), **{name: 0})
@@ -213,7 +209,7 @@ def reads(source, data: Dataset, **shape) -> int:
 def test_chunks_are_read_about_once_a_pass(cut_source, mix):
     # A chunk is 1,100 bytes with its targets, and the cache holds a group for each lane and one more.
     source = cut_source([100] * 60)
-    shape = {"lanes": 3, "block_rows": 5, "run_rows": 1, "mix_chunks": mix}
+    shape = {"lanes": 3, "block_rows": 5, "mix_chunks": mix}
     # a group at the border of two lanes' shares is read by both
     assert reads(source, Dataset(source), cache_bytes=4 * mix * 1100, **shape) <= 60 + 2 * mix
     # a cache that is one chunk too small costs some chunks twice, and not every chunk every time
@@ -224,20 +220,16 @@ def test_chunks_are_read_about_once_a_pass(cut_source, mix):
 def test_label_sorted_rows_are_mixed_as_by_a_global_shuffle(cut_source):
     """The variance of class shares in a batch over that of a global shuffle, for rows sorted by label."""
 
-    def ratio(mix_chunks, run_rows):
+    def ratio(mix_chunks):
         source = cut_source([500] * 120, d=1, y=np.repeat(np.arange(10), 6000))
-        stream = stream_of(
-            Dataset(source), lanes=4, block_rows=256, run_rows=run_rows, mix_chunks=mix_chunks, window_blocks=8
-        )
+        stream = stream_of(Dataset(source), lanes=4, block_rows=256, mix_chunks=mix_chunks, window_blocks=8)
         blocks = (stream.block(key) for key in keys(stream, 0))
         batches = zip(*[blocks] * stream.lanes, strict=True)
         shares = [np.bincount(np.concatenate([b.y for b in batch]), minlength=10) / 1024 for batch in batches][:-1]
         return np.mean((np.array(shares) - 0.1) ** 2) / (0.09 / 1024)
 
-    assert ratio(None, 1) < 1.3
-    assert ratio(None, 64) < 16
-    assert ratio(None, 64) < ratio(None, None) / 4
-    assert ratio(30, 1) < ratio(5, 1) / 2  # more chunks side by side mix better
+    assert ratio(None) < 1.3
+    assert ratio(30) < ratio(5) / 2  # more chunks side by side mix better
 
 
 def test_with_replacement_rows_are_independent_draws():
@@ -246,7 +238,7 @@ def test_with_replacement_rows_are_independent_draws():
     X = np.arange(n, dtype=np.float32)[:, None]
     for chunk in (n, 170):
         data = Dataset(ArraySource(X, np.zeros(n, dtype=int), chunk_rows=chunk))
-        stream = stream_of(data, lanes=4, block_rows=25, run_rows=1, replacement=True)
+        stream = stream_of(data, lanes=4, block_rows=25, replacement=True)
         passes = []
         for pass_ in range(2):
             ids = np.concatenate([stream.block(key).ids for key in keys(stream, pass_)])
@@ -257,8 +249,56 @@ def test_with_replacement_rows_are_independent_draws():
         assert not np.array_equal(*passes)
         again = pickle.loads(pickle.dumps(stream))
         np.testing.assert_array_equal(again.block((1, 2, 7)).ids, stream.block((1, 2, 7)).ids)
-    few = stream_of(Dataset(ArraySource(X, np.zeros(n, dtype=int), chunk_rows=100)), mix_chunks=4, run_rows=1,
-                    replacement=True)  # fmt: skip
+    few = stream_of(Dataset(ArraySource(X, np.zeros(n, dtype=int), chunk_rows=100)), mix_chunks=4, replacement=True)
     ids = np.concatenate([few.block(key).ids for key in keys(few, 0)])
     # Of the chunks read side by side each gives as many rows as it has, give or take; none is left out.
     assert np.unique(ids // 100).tolist() == list(range(40))
+
+
+def scan_of(data: Dataset, block_rows: int = 8, only=None) -> Scan:
+    return Scan(Assembly(data, CODES), block_rows, only)
+
+
+@given(some_sizes, st.integers(1, 50), st.booleans(), st.one_of(st.none(), st.integers(1, 300)))
+def test_rows_come_once_a_round_in_stored_order(cut_source, sizes, block_rows, part, rows):
+    source = cut_source(sizes)
+    data = Dataset(source).split(0.5)[0] if part else Dataset(source)
+    data = data if rows is None else data.augment(rows=rows)
+    scan = scan_of(data, block_rows)
+    raws = [scan.raw((i,)) for i in range(len(scan))]
+    n = sum(sizes)
+    ids, copies = (
+        np.concatenate([np.empty(0, np.int64), *(getattr(raw, name) for raw, _ in raws)]) for name in ("ids", "copies")
+    )
+    base = np.arange(n) if not data.rules else selected_ids(data.rules, 0, n)
+    expected = [base] * data._full_rounds + ([selected_ids(data._last_round, 0, n)] if data._last_round else [])
+    assert ids.tolist() == [i for round_ in expected for i in round_.tolist()]
+    assert copies.tolist() == [c for c, round_ in enumerate(expected) for _ in round_]
+    for raw, where in raws:
+        assert 0 < len(raw.ids) <= block_rows
+        np.testing.assert_array_equal(raw.X, source.X[raw.ids])
+        np.testing.assert_array_equal(raw.y, source.y[raw.ids])
+        number = int(where.removeprefix("chunk "))
+        assert source.bounds[number] <= raw.ids[0] <= raw.ids[-1] < source.bounds[number + 1]
+
+
+@given(sizes, st.data(), st.integers(1, 50), st.integers(1, 3))
+def test_only_the_rows_asked_for(cut_source, sizes, data, block_rows, copies):
+    source = cut_source(sizes)
+    ids = np.array(sorted(data.draw(st.sets(st.integers(0, sum(sizes) - 1)))), dtype=np.int64)
+    scan = scan_of(Dataset(source).augment(copies=copies), block_rows, ids)
+    blocks = [scan.block((i,)) for i in range(len(scan))]
+    assert [i for block in blocks for i in block.ids.tolist()] == ids.tolist()
+    assert all(len(block.ids) for block in blocks)
+    assert set(source.reads) == set((np.searchsorted(source.bounds, ids, side="right") - 1).tolist())
+    assert set(source.reads.values()) <= {1}
+
+
+def test_a_pickled_scan_gives_the_same_blocks(cut_source):
+    scan = scan_of(Dataset(cut_source([30, 4])).augment(GaussianNoise(1.0), rows=50))
+    scan.block((0,))
+    sent = pickle.loads(pickle.dumps(scan))
+    assert len(sent) == len(scan)
+    for i in range(len(scan)):
+        for one, other in zip(scan.block((i,))[:3], sent.block((i,))[:3], strict=True):
+            np.testing.assert_array_equal(one, other)

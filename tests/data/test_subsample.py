@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamkern as sk
-from streamkern.data import subsample
+from streamkern.data import row_selection, subsample
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Scan, Stream
 from streamkern.data.row_selection import SelectedIds, selected_ids
@@ -24,6 +24,7 @@ sizes = st.lists(st.integers(0, 40), min_size=1, max_size=8).filter(sum)
 def _let_go_often(monkeypatch):
     """So that a few hundred rows are chosen among in many steps."""
     monkeypatch.setattr(subsample, "_WAITING_ROWS", 5)
+    monkeypatch.setattr(row_selection, "_ID_BLOCK", 17)
 
 
 def ids_of(data: Dataset) -> list[int]:

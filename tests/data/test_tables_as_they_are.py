@@ -228,20 +228,19 @@ def test_a_data_set_with_its_columns_in_another_order_is_said_to_have_other_colu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["rows.zarr"])
-def test_arrays_of_columns_are_a_table_for_every_command(tmp_path, name):
+def test_arrays_of_columns_are_a_table_for_every_command(tmp_path):
     table = generated(6, 400).assign(late=lambda rows: np.where(rows["tail"] > 1, "late", "in time"))
     write_arrays(table, tmp_path)
     table.to_parquet(tmp_path / "rows.parquet")
     options = {"target": "late", "exclude": ["day"], "schema": {"zip": "category", "when": "datetime"}}
-    found = sk.inspect(tmp_path / name, **options)
+    found = sk.inspect(tmp_path / "rows.zarr", **options)
     assert "category  town, zip" in found.text()
-    data = sk.open_dataset(tmp_path / name, **options)
+    data = sk.open_dataset(tmp_path / "rows.zarr", **options)
     like = sk.open_dataset(tmp_path / "rows.parquet", columns=list(data.columns), **options)
     assert pickle.loads(pickle.dumps(data)).fingerprint == data.fingerprint
-    other = sk.open_dataset(tmp_path / name, **options | {"schema": {"size": "category", "when": "datetime"}})
+    other = sk.open_dataset(tmp_path / "rows.zarr", **options | {"schema": {"size": "category", "when": "datetime"}})
     assert data.fingerprint != other.fingerprint
-    sk.ingest(tmp_path / name, tmp_path / "made.zarr", **options)
+    sk.ingest(tmp_path / "rows.zarr", tmp_path / "made.zarr", **options)
     stored = sk.open_dataset(tmp_path / "made.zarr")
     assert set(stored.source.words(stored.columns.index("zip")).values()) == {"0123", "0200", "9"}
     sk.run(sk.Pipeline(data, centers=sk.Uniform(30)), tmp_path / "run", memory="4GiB")
@@ -249,7 +248,7 @@ def test_arrays_of_columns_are_a_table_for_every_command(tmp_path, name):
     predictions = [model.decision_function(rows) for rows in (data, like, stored)]
     np.testing.assert_array_equal(predictions[0], predictions[1])
     np.testing.assert_array_equal(predictions[0], predictions[2])
-    sk.predict(model, tmp_path / name, tmp_path / "out.parquet")
+    sk.predict(model, tmp_path / "rows.zarr", tmp_path / "out.parquet")
     np.testing.assert_array_equal(pd.read_parquet(tmp_path / "out.parquet")["prediction"], model.predict(data))
 
 

@@ -111,7 +111,7 @@ def test_augmented_images_are_the_cpu_s(gpu):
     for rest in (0, 1 << 20):
         there = assembly_on_device(here, gpu, rest, 1 << 20)
         assert there.stays == (rest > 0)
-        streams = [Stream(each, lanes=1, block_rows=128, run_rows=1) for each in (here, there)]
+        streams = [Stream(each, lanes=1, block_rows=128) for each in (here, there)]
         for step in range(streams[0].steps):
             expected, found = (stream.block((0, 0, step)) for stream in streams)
             np.testing.assert_allclose(gpu.take(found.X), expected.X, rtol=0, atol=4e-6)

@@ -29,7 +29,6 @@ def measured(data: sk.Dataset, mix: int, lanes: int, batch: int) -> float:
             Assembly(data, Classes(kinds)),
             lanes=lanes,
             block_rows=batch // lanes,
-            run_rows=1,
             mix_chunks=mix,
             seed=pass_,
         )

@@ -13,7 +13,6 @@ import pytest
 import streamkern as sk
 from streamkern.formats import ArraySource
 from streamkern.kernels.stored_centers import TILE_ROWS, tiles_of_blocks
-from streamkern.storage.artifact import SavedRows
 
 
 def rows(n: int = 3000, d: int = 4) -> tuple[np.ndarray, np.ndarray]:
@@ -39,7 +38,7 @@ def test_centers_that_stay_where_they_are_give_the_model_of_those_that_are_held(
     assert stored["n_centers"] == held["n_centers"] == n
     assert stored["metrics"]["test"]["r2"] > 0.9
     models = [sk.load_model(tmp_path / name / "model.zarr") for name in ("stored", "held")]
-    assert isinstance(models[0].Z, SavedRows)
+    assert isinstance(models[0].Z, ArtifactArray)
     assert isinstance(models[1].Z, np.ndarray)
     X, _ = rows(500)
     np.testing.assert_allclose(*(model.decision_function(X) for model in models), rtol=2e-3, atol=2e-3)

@@ -32,13 +32,14 @@ def model(tmp_path: Path) -> Path:
     return made.save(tmp_path / "model.zarr")
 
 
-def signed(model: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+def signed(model: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
     """Change what the artifact says of itself, and make its checksum fit."""
     content = json.loads((model / "zarr.json").read_text())
     marks = content["attributes"]["streamkern"]
     change(marks)
     marks["sha256"] = digest(marks["kind"], marks["arrays"], marks["metadata"])
     (model / "zarr.json").write_text(json.dumps(content))
+    return model
 
 
 def refused(model: Path, message: str, kind: type[sk.errors.StorageError] = sk.errors.ModelFormatError) -> None:

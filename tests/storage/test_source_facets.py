@@ -17,8 +17,7 @@ from pyarrow import csv as arrow_csv
 from pyarrow import feather
 
 import streamkern as sk
-from streamkern.data.filtered_source import FilteredSource
-from streamkern.data.row_selection import OutsideRanges, Rule, SelectedIds
+from streamkern.data.row_selection import FilteredSource, OutsideRanges, Rule, SelectedIds
 from streamkern.formats import csv
 from streamkern.formats.open_tables import open_tables
 from streamkern.ingestion.array_files import READERS

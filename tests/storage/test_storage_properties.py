@@ -107,7 +107,7 @@ def test_every_format_streams_each_row_once_a_pass(n, size, cut, lanes, block, w
     with tempfile.TemporaryDirectory() as folder:
         for source in every_format(Path(folder), X, np.arange(n) * 3, size, cut):
             data = Dataset(source).augment(copies=copies)
-            stream = Stream(Assembly(data, Continuous(np.zeros(1))), lanes, block, window, run_rows=1, cache_bytes=100)
+            stream = Stream(Assembly(data, Continuous(np.zeros(1))), lanes, block, window, cache_bytes=100)
             for pass_ in (0, 1):
                 blocks = [stream.block((pass_, lane, step)) for step in range(stream.steps) for lane in range(lanes)]
                 ids = np.concatenate([made.ids for made in blocks])

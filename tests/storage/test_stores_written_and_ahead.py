@@ -129,7 +129,7 @@ def test_chunks_of_a_store_are_read_several_at_a_time_within_the_budget(tmp_path
 
         slow.most = 0
         slow.together.clear()
-        stream = Stream(Assembly(data), lanes=2, block_rows=10, run_rows=1, mix_chunks=5, cache_bytes=1 << 20)
+        stream = Stream(Assembly(data), lanes=2, block_rows=10, mix_chunks=5, cache_bytes=1 << 20)
         ids = [stream.block((0, lane, step)).ids for step in range(stream.steps) for lane in range(2)]
         assert sorted(np.concatenate(ids).tolist()) == list(range(N))
         assert slow.most >= 3

@@ -73,12 +73,6 @@ def read_halves(folder: Path) -> int:
     return int(text[0])
 
 
-def read_page(folder: Path) -> int:
-    text = (folder / "report.html").read_text()
-    assert text in ("1" * 50_000, "2" * 50_000)
-    return int(text[0])
-
-
 def measure(folder: Path, which: int) -> None:
     calibration = SpeedMeasurements(1, folder)
     calibration.seconds = {}
@@ -180,7 +174,6 @@ def read_champion(folder: Path) -> int:
 
 USERS = {
     "file": User(in_halves, read_halves),
-    "page": User(lambda folder, which: write_text(folder / "report.html", str(which) * 50_000), read_page),
     "calibration": User(measure, read_measured),
     "parquet": User(write_file, read_file),
     "artifact": User(save, load),
@@ -343,8 +336,8 @@ def leftovers(folder: Path) -> list[str]:
 # ------------------------------------------------------------------------------------------------------------- tests
 
 
-COVERED = {"page", "ingest zarr"}
-"""Users whose steps are among those of others: of a file, and of rows that are shuffled on the way."""
+COVERED = {"ingest zarr"}
+"""Users whose steps are among those of others, of rows that are shuffled on the way."""
 FULL = ("file", "artifact", "registry", "ingest zarr shuffled", "ingest parquet", "predict zarr",
         "artifact without exchange")  # fmt: skip
 FAULTS = [*((name, "kill") for name in USERS if name not in COVERED), *((name, "full disk") for name in FULL)]
