@@ -107,10 +107,7 @@ def local_processes_executor(processes: int | None = None, threads: int | None =
 
 
 class DaskExecutor(Executor):
-    """Runs blocks on the workers of a cluster. A context manager: BLAS has one thread in this process while it is open.
-
-    On the workers, BLAS has one thread from the first task on (as where Dask starts them itself). Workers may come and
-    go.
+    """Runs blocks on the workers of a cluster, which may come and go. While it is open, BLAS has one thread here.
 
     Args:
         client: a client of the cluster, or the address of its scheduler.
@@ -118,9 +115,6 @@ class DaskExecutor(Executor):
         worker_timeout: seconds to wait for the first worker.
         stall_timeout: seconds without a heartbeat after which a worker is lost.
         step_timeout: seconds after which a worker that has not answered a step, or not got ready for one, is lost.
-
-    Attributes:
-        losses: workers that went away so far.
     """
 
     name = "dask"
@@ -251,8 +245,7 @@ class DaskExecutor(Executor):
     def broadcast(self, payload: bytes) -> Future[Shared]:
         """Send ``payload`` as the argument of a task: what is scattered to a worker is lost with the worker."""
         with large_arguments():
-            broadcast: Future[Shared] = self.client.submit(Shared, payload, self.allowed, pure=False)
-            return broadcast
+            return self.client.submit(Shared, payload, self.allowed, pure=False)
 
     def task_result(self, answer: bytes, worker: str | None = None) -> Any:
         """The result of a task; its error is raised here."""
@@ -271,8 +264,7 @@ class DaskExecutor(Executor):
 
     def _submit(self, broadcast: Future[Shared], message: bytes) -> Future[bytes]:
         with large_arguments():  # such as the rows of a leaf
-            task: Future[bytes] = self.client.submit(_run, broadcast, message, pure=False)
-        return task
+            return self.client.submit(_run, broadcast, message, pure=False)
 
     def update_workers(self, age: float = 0.0) -> None:
         """See which workers there are, unless that was seen less than ``age`` seconds ago."""
@@ -305,11 +297,7 @@ class DaskExecutor(Executor):
             self.members.lost(address)
 
     def require_workers(self) -> None:
-        """Wait until there is a worker.
-
-        Raises:
-            StorageError: no worker has come within ``worker_timeout`` seconds.
-        """
+        """Wait until there is a worker, for ``worker_timeout`` seconds at most."""
         start = time.monotonic()
         while not self.workers:
             if time.monotonic() > start + self.worker_timeout:
@@ -323,10 +311,7 @@ class DaskExecutor(Executor):
             self.update_workers()
 
     def wait(self, future: Future[T], worker: str | None = None, deadline: float | None = None) -> T:
-        """The result of a future, whose task raises only where the cluster is at fault.
-
-        ``worker`` is the only one that can run it, and is given up at ``deadline``.
-        """
+        """The result of a future; ``worker`` is the only one that can run it, and is given up at ``deadline``."""
         while True:
             try:
                 return future.result(timeout=POLL_SECONDS)
@@ -378,19 +363,13 @@ class Lanes:
     """
 
     def __init__(self, executor: DaskExecutor, payload: bytes, lanes: int) -> None:
-        self.executor = executor
-        self.payload = payload
-        self.lanes = lanes
+        self.executor, self.payload, self.lanes = executor, payload, lanes
         self._futures: list[Future[Any]] = []
         self._actors: list[PlacedActor] = []
         self._number = 0
 
     def step(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> StepResult:
-        """Sum over all lanes; repeated from the start if a worker is lost.
-
-        Raises:
-            StorageError: the cluster is gone, has no workers, or loses them at every attempt.
-        """
+        """Sum over all lanes; repeated from the start if a worker is lost."""
         before = self.executor.losses
         for retries in range(MAX_ATTEMPTS):
             start = time.perf_counter()
@@ -447,19 +426,10 @@ class Lanes:
         for first, last in pairwise([*roots, len(parts)]):
             tree = tuple(peers[first:last])
             for rank, (address, key) in enumerate(tree):
+                route = Route(rank, tree, self.executor.step_timeout)
+                arguments = (broadcast, route, parts[address], self.lanes, threads[address], platform.node())
                 futures.append(
-                    self.executor.client.submit(
-                        LaneActor,
-                        broadcast,
-                        Route(rank, tree, self.executor.step_timeout),
-                        parts[address],
-                        self.lanes,
-                        threads[address],
-                        platform.node(),
-                        actor=True,
-                        workers=[address],
-                        key=key,
-                    )
+                    self.executor.client.submit(LaneActor, *arguments, actor=True, workers=[address], key=key)
                 )
         return futures
 
@@ -488,7 +458,12 @@ class Lanes:
             except TimeoutError:
                 late = placed if time.monotonic() <= deadline else self._late(placed)
                 self.executor.explain_delay(late.future, late.address, deadline)
-                self._require_others()
+                # A reply may depend on any of the actors.
+                if any(
+                    each.address not in self.executor.workers or each.future.status in FAILED_STATUSES
+                    for each in self._actors
+                ):
+                    raise LostError from None
             except (Exception, CancelledError) as error:  # exceptions of the work itself come as replies
                 raise LostError from error
 
@@ -503,14 +478,6 @@ class Lanes:
             if address is None:
                 return placed
             placed = below[address]
-
-    def _require_others(self) -> None:
-        """Raise ``LostError`` where an actor is gone, since a reply may depend on any of them."""
-        if any(
-            placed.address not in self.executor.workers or placed.future.status in FAILED_STATUSES
-            for placed in self._actors
-        ):
-            raise LostError
 
     def _stop(self) -> None:
         if len(self._actors) <= MAX_TREE_ROOTS:  # none waits for another

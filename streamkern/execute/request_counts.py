@@ -15,14 +15,7 @@ _PROCESS = secrets.token_hex(8)
 
 
 class ProcessCounts(NamedTuple):
-    """Request counts of one worker process.
-
-    Attributes:
-        process: its name, which no other process has.
-        worker: address of its worker.
-        before: counts when it was first given work.
-        now: counts at the time of the reply.
-    """
+    """Request counts of a worker process, whose name no other has, ``before`` its first work and at the reply."""
 
     process: str
     worker: str

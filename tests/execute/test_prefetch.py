@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from streamkern.errors import DataError
-from streamkern.execute.prefetch import Prefetch
+from streamkern.execute.threads_executor import Prefetch
 
 
 class Builds:
