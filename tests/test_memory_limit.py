@@ -23,8 +23,7 @@ from streamkern.costs.footprint import load_libraries
 from streamkern.cpu import gemm
 from streamkern.data.chunk_cache import CachedReader, reading_bytes
 from streamkern.data.dataset import Dataset
-from streamkern.data.row_order import Assembly, RawRows, Stream
-from streamkern.data.row_selection import ranges, runs
+from streamkern.data.row_order import RawRows
 from streamkern.data.statistics import Moments
 from streamkern.data.targets import Classes, distinct_labels
 from streamkern.errors import MemoryLimitError
@@ -32,7 +31,6 @@ from streamkern.execute.base import Allowance
 from streamkern.formats.open_tables import open_tables
 from streamkern.ingestion.array_files import READERS
 from streamkern.memory import check_memory, memory_limit, release_free_memory, resident_bytes
-from streamkern.rng import generator
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 import memory_cases
@@ -43,25 +41,19 @@ MIB = 1 << 20
 # ------------------------------------------------------------------------------------------------------- the watcher
 
 
-def test_what_outgrows_its_budget_is_told_in_words() -> None:
+def test_what_outgrows_its_budget_is_told_in_words_and_what_will_before_it_is_read() -> None:
     check_memory()
     release_free_memory()  # else an array may lie in memory that other tests have freed and the process still holds
     with memory_limit(resident_bytes() + 64 * MIB):
-        check_memory()
+        check_memory(32 * MIB, "rows.zarr")
+        with pytest.raises(MemoryLimitError, match=r"(?s)512.0 MiB more are needed.*where: rows.zarr, chunk 3"):
+            check_memory(512 * MIB, "rows.zarr, chunk 3")
         kept = np.ones(64 * MIB)
         with pytest.raises(MemoryLimitError, match=r"its budget is [0-9.]+ [MG]iB"):
             check_memory()
     check_memory()
     assert len(kept)
     assert MemoryLimitError.exit_status == 1
-
-
-def test_what_will_not_fit_is_told_before_it_is_read() -> None:
-    release_free_memory()
-    with memory_limit(resident_bytes() + 64 * MIB):
-        check_memory(32 * MIB, "rows.zarr")
-        with pytest.raises(MemoryLimitError, match=r"(?s)512.0 MiB more are needed.*where: rows.zarr, chunk 3"):
-            check_memory(512 * MIB, "rows.zarr, chunk 3")
 
 
 def test_of_several_budgets_the_largest_counts() -> None:
@@ -136,14 +128,6 @@ def test_texts_of_labels_are_shared_and_stay_a_dictionary(tmp_path: Path) -> Non
         assert y[0] == "one" * 500
         assert y[0] is y[2]
     assert reading_bytes(open_tables([str(tmp_path / "rows.parquet")], "y", ["a"]), 2) < 42 * MIB
-    # Those that name rows are all different, and as long as they are.
-    named = open_tables([str(tmp_path / "rows.parquet")], columns=["a"], id="y")
-    assert named.reading().row >= 64
-
-
-def test_long_names_of_rows_are_counted(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"a": np.arange(1000.0), "id": [f"{i:03}" * 500 for i in range(1000)]}), tmp_path / "r.pq")
-    assert 1500 < open_tables([str(tmp_path / "r.pq")], columns=["a"], id="id").reading().row < 1700
 
 
 @pytest.mark.parametrize("letters", ["abcdefghij", "abcdefghi\u2014", "\U0001f600bcdefghij"])
@@ -228,15 +212,6 @@ def test_long_labels_take_no_array_of_wide_texts() -> None:
     assert codes.tolist() == [0, 1] * 1000
     assert distinct_labels(y)[0] == labels
     assert peak < 2 * MIB  # 76 as NumPy's texts
-
-
-def test_single_rows_are_ordered_as_runs_of_one() -> None:
-    data = sk.from_arrays(np.ones((50, 2)), np.ones(50))
-    stream = Stream(Assembly(data), 2, 4, run_rows=1)
-    (ids,) = stream._group((0, 0), stream._full, np.array([0]))
-    starts, stops = runs(data.source.bounds[:1], data.source.bounds[1:2], 1)
-    order = generator("runs", 0, 0, 0).permutation(50)
-    assert np.array_equal(ids, ranges(starts[order], stops[order]))
 
 
 # -------------------------------------------------------------------------------------------------------- the commands
