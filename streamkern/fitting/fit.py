@@ -85,11 +85,6 @@ def _require_startable(recipe: Recipe, runner: Runner) -> None:
         answered = runner.held_out_rows > 0
         source = out_of_sample_source(recipe.solver, recipe.train, recipe.validation) if answered else None
         require_threshold_rows(source)
-    _require_metric(recipe)
-
-
-def _require_metric(recipe: Recipe) -> None:
-    """Raise UsageError where rows are augmented, the model is linear in features, or the centers are given."""
     if recipe.metric is None:
         return
     for wrong, what, remedy in (
