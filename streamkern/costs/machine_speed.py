@@ -235,7 +235,7 @@ def _repeated(call: Callable[[], Any], clock: Callable[[], float] = time.thread_
     return float(np.quantile(timings(call, clock), reported_quantile))
 
 
-def _by_factor(A: Array, B: Array) -> Array:
+def _by_factor(A: Array, B: Array) -> Any:
     return default_engine().right_factor(B).times(A)
 
 

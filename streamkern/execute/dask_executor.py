@@ -245,7 +245,8 @@ class DaskExecutor(Executor):
     def broadcast(self, payload: bytes) -> Future[Shared]:
         """Send ``payload`` as the argument of a task: what is scattered to a worker is lost with the worker."""
         with large_arguments():
-            return self.client.submit(Shared, payload, self.allowed, pure=False)
+            sent: Future[Shared] = self.client.submit(Shared, payload, self.allowed, pure=False)
+            return sent
 
     def task_result(self, answer: bytes, worker: str | None = None) -> Any:
         """The result of a task; its error is raised here."""
@@ -264,7 +265,8 @@ class DaskExecutor(Executor):
 
     def _submit(self, broadcast: Future[Shared], message: bytes) -> Future[bytes]:
         with large_arguments():  # such as the rows of a leaf
-            return self.client.submit(_run, broadcast, message, pure=False)
+            task: Future[bytes] = self.client.submit(_run, broadcast, message, pure=False)
+            return task
 
     def update_workers(self, age: float = 0.0) -> None:
         """See which workers there are, unless that was seen less than ``age`` seconds ago."""
