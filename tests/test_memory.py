@@ -335,44 +335,33 @@ def test_what_the_process_holds() -> None:
     assert resident_bytes() < held - 100 * MIB
 
 
-_THREADS = """
-import ctypes, sys, threading
+HEAPS = """
+import ctypes, sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from streamkern.memory import share_heap
-if sys.argv[1] == "shared":
+
+if sys.argv[1] == "changed":
     share_heap()
-together = threading.Barrier(6)
-def allocate():
+together = Barrier(6)
+def allocate(_):
     together.wait()
     kept = [bytes(1000 + i) for i in range(2000)]
     together.wait()
-threads = [threading.Thread(target=allocate) for _ in range(6)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
+with ThreadPoolExecutor(6) as threads:
+    list(threads.map(allocate, range(6)))
 libc = ctypes.CDLL(None)
-libc.fdopen.restype = ctypes.c_void_p
-stream = ctypes.c_void_p(libc.fdopen(1, b"w"))
+stream = ctypes.c_void_p.in_dll(libc, "stdout")
 libc.malloc_info(0, stream)
 libc.fflush(stream)
 """
 
-
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="glibc only")
-def test_threads_share_two_heaps():
-    def heaps(how: str) -> int:
-        done = subprocess.run([sys.executable, "-c", _THREADS, how], capture_output=True, text=True, check=True)
-        return done.stdout.count("<heap ")
-
-    assert heaps("shared") <= 2 < heaps("each its own")
-
-
-HEAP = """
+FAULTS = """
 import resource, sys
 import numpy as np
 from streamkern.memory import keep_heap
 
-if sys.argv[1] == "kept":
+if sys.argv[1] == "changed":
     keep_heap()
 for _ in range(3):
     np.empty(1 << 20)[:] = 1.0
@@ -383,15 +372,22 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc")
-def test_a_heap_that_is_kept_pays_for_its_pages_once():
-    """Under the variable that Dask's nannies set: blocks of a megabyte, allocated and freed fifty times."""
+def said(program: str) -> list[str]:
+    """What a program prints with a changed heap, and with that of glibc, under the variable of Dask's nannies."""
     env = os.environ | {"MALLOC_TRIM_THRESHOLD_": "65536"}
-    faults = {}
-    for how in ("kept", "given back"):
-        done = subprocess.run([sys.executable, "-c", HEAP, how], env=env, check=True, capture_output=True, text=True)
-        faults[how] = int(done.stdout)
-    assert faults["kept"] < 1000 < 10_000 < faults["given back"]
+    return [
+        subprocess.run([sys.executable, "-c", program, how], env=env, check=True, capture_output=True, text=True).stdout
+        for how in ("changed", "as it is")
+    ]
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc")
+def test_threads_share_two_heaps_and_a_heap_that_is_kept_pays_for_its_pages_once():
+    """Of six threads; and of blocks of a megabyte, allocated and freed fifty times."""
+    shared, own = (found.count("<heap ") for found in said(HEAPS))
+    assert shared <= 2 < own
+    kept, given_back = map(int, said(FAULTS))
+    assert kept < 1000 < 10_000 < given_back
 
 
 if __name__ == "__main__":

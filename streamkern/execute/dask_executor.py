@@ -10,6 +10,7 @@ answer a step within ``step_timeout``, is removed from the cluster and counts as
 
 from __future__ import annotations
 
+import logging
 import platform
 import secrets
 import time
@@ -29,7 +30,6 @@ from streamkern.engine.parallel import one_blas_thread
 from streamkern.errors import MemoryLimitError, StorageError, UsageError
 from streamkern.execute.base import Executor, LaneWork, Parts, Position, Share, StepResult, Tree, ranges_of_lanes
 from streamkern.execute.dask_actors import LaneActor, TreeResult
-from streamkern.execute.dask_client import CONNECT_SECONDS, connect
 from streamkern.execute.threads_executor import blas_kernels
 from streamkern.execute.tree_allreduce import Route
 from streamkern.execute.worker_protocol import (
@@ -52,6 +52,9 @@ _WORKER_SETTINGS = {  # of workers started here, which share their cores with ar
     "distributed.admin.tick.interval": "1s",
 }
 
+
+CONNECT_SECONDS = 5.0
+"""Seconds that a scheduler may take to answer the first time."""
 
 POLL_SECONDS = 1.0
 """Seconds between looks at the workers while an answer is awaited."""
@@ -76,6 +79,52 @@ class _WorkerState(NamedTuple):
     running: bool
     beat: float
     silent: float
+
+
+class _Client(Client):
+    """Dask leaves a client that cannot be started with its thread, and a deadlock once Python collects it."""
+
+    def start(self, **kwargs: Any) -> None:
+        try:
+            super().start(**kwargs)  # type: ignore[no-untyped-call]
+        except BaseException:
+            self.close()  # type: ignore[no-untyped-call]
+            self._loop_runner.stop()  # type: ignore[no-untyped-call]
+            raise
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[Any]:  # a Client, whose methods have no types
+    """A client that prints no tracebacks beside our error when it loses the scheduler."""
+    loggers = [logging.getLogger(name) for name in ("distributed.client", "distributed.batched")]
+    levels = [log.level for log in loggers]
+    for log in loggers:
+        log.setLevel(logging.CRITICAL + 1)
+    try:
+        with _client(address) as client:
+            yield client
+    finally:
+        for log, level in zip(loggers, levels, strict=True):
+            log.setLevel(level)
+
+
+def _client(address: str) -> Client:
+    try:
+        return _Client(address, timeout=CONNECT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
+    except OSError as error:
+        secure = ", and that both sides' certificates are of the authority in distributed.comm.tls.ca-file"
+        raise StorageError(
+            f"No Dask scheduler answered within {CONNECT_SECONDS:g} seconds.",
+            where=address,
+            expected="a scheduler that listens there",
+            remedy="start one (dask scheduler), or check the address" + secure * address.startswith("tls:"),
+        ) from error
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise UsageError(
+            f"The address of the scheduler cannot be used: {error}",
+            where=address,
+            expected="tcp://HOST:PORT, or tls://HOST:PORT with distributed.comm.tls configured",
+        ) from error
 
 
 @contextmanager
@@ -143,7 +192,7 @@ class DaskExecutor(Executor):
     def __enter__(self) -> DaskExecutor:
         with ExitStack() as stack:
             if isinstance(self._given, str):
-                self.client = stack.enter_context(connect(self._given))
+                self.client = stack.enter_context(_connected(self._given))
             elif self._given.asynchronous:
                 raise UsageError("The client is asynchronous.", where="client", expected="Client(asynchronous=False)")
             else:
