@@ -6,7 +6,6 @@ its width, the assembly of a row) are timed at its shapes, so a plan of a new sh
 
 from __future__ import annotations
 
-import mmap
 import os
 import platform
 import time
@@ -62,7 +61,7 @@ class Prices:
     """Seconds of this machine, all its threads at work: of an operation of each kind, and of a step beyond them.
 
     Of one thread, seconds of the assembly of a row, and of reading and decoding a stored byte. ``moments`` are of a
-    row's part in the statistics, ``page`` of a byte of memory that is touched for the first time.
+    row's part in the statistics.
     """
 
     work: Operations
@@ -70,7 +69,6 @@ class Prices:
     row: float
     moments: float
     byte: float
-    page: float = 0.0
 
 
 class SpeedMeasurements:
@@ -133,7 +131,6 @@ class SpeedMeasurements:
             self.measured(f"row {row}", lambda: _row(dataset, dtype)),
             self.measured(f"moments {row}", lambda: self._moments(dataset)),
             self.measured(f"byte {digest(dataset.source.fingerprint)[:16]}", lambda: _byte(dataset.source)),
-            self.measured("page", _page),
         )
 
     def _timed(self, make: Callable[[], Callable[[], Any]], threads: int | None = None) -> float:
@@ -280,17 +277,6 @@ def _byte(source: Source) -> float:
     with suppress(StreamkernError, OSError):
         return _repeated(lambda: source.read(0), time.perf_counter) / max(1, source.read(0).X.nbytes)
     return 0.0
-
-
-def _page() -> float:
-    """Seconds of touching memory from the system, which clears it first."""
-    size = 32 << 20
-
-    def touch() -> None:
-        with mmap.mmap(-1, size) as memory:
-            np.frombuffer(memory, dtype=np.uint8)[:: mmap.PAGESIZE] = 1
-
-    return _repeated(touch) / size
 
 
 def gemm_rate() -> float:

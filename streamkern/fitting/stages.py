@@ -180,9 +180,7 @@ def _learns_metric(fit: Fit | FitShape) -> bool:
 def search_work(shape: FitShape, search: Any, size: ProblemSize) -> StageWork:
     """The most that a search for a kernel or a metric may take, for a problem of a size."""
     costs = search.cost_estimate(size, shape.dataset.base_rows)
-    return StageWork(
-        costs.sample, costs.rounds, shape.stored_bytes, costs.work, assembled=costs.rows, hashed=shape.stored_rows
-    )
+    return StageWork(costs.sample, costs.rounds, shape.stored_bytes, costs.work, assembled=costs.rows)
 
 
 def _metric_reason(shape: FitShape) -> tuple[str, ...]:
@@ -277,7 +275,7 @@ def _centers_memory(shape: FitShape) -> int:
 def _median_work(shape: FitShape) -> StageWork:
     looked = min(MEDIAN_ROWS, shape.dataset.base_rows)
     pairs = Operations(numbers=0.5 * shape.size.d * looked**2)
-    return StageWork(looked, 1, shape.stored_bytes, pairs, assembled=looked, hashed=shape.stored_rows)
+    return StageWork(looked, 1, shape.stored_bytes, pairs, assembled=looked)
 
 
 def _bandwidth(norm: int) -> Stage:
@@ -337,9 +335,7 @@ def _take_centers(fit: Fit, centers: CenterSet) -> None:
 def _choosing_work(shape: FitShape) -> StageWork:
     recipe = shape.recipe
     operations = Operations() if recipe is None or recipe.centers is None else recipe.centers.operations(recipe.train)
-    return StageWork(
-        shape.stored_rows, 1, shape.stored_bytes, operations, assembled=shape.size.p, hashed=shape.stored_rows
-    )
+    return StageWork(shape.stored_rows, 1, shape.stored_bytes, operations, assembled=shape.size.p)
 
 
 CENTERS = Stage(
@@ -390,7 +386,7 @@ def _setup_work(shape: FitShape) -> StageWork:
     sweeps = int(takes.setup_rows // n) if takes.setup_rows >= n else 0  # over all rows
     return StageWork(
         sweeps * n or min(HELD_OUT, n), 1 + sweeps, shape.stored_bytes * (1 + sweeps), takes.setup,
-        assembled=sweeps * n, touched=shape.takes.setup,
+        assembled=sweeps * n,
     )  # fmt: skip
 
 
