@@ -73,6 +73,7 @@ class ThreadsExecutor(Executor):
 
     @property
     def pool(self) -> ThreadPoolExecutor:
+        """The pool; the executor must be open."""
         assert self._pool is not None, "the executor is used outside its with block"
         return self._pool
 
