@@ -16,15 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Candidate(Generic[T]):
-    """Something that may be fitted, with its costs and their limits.
-
-    Attributes:
-        choice: a solver, a projection, a partition or a recipe.
-        memory: bytes that it holds.
-        work: its operations at nominal prices.
-        memory_limit: bytes that it may hold.
-        work_limit: operations that it may take.
-    """
+    """A solver, projection, partition or recipe, with bytes and operations at nominal prices, and their limits."""
 
     choice: T
     memory: float = 0.0
@@ -32,17 +24,12 @@ class Candidate(Generic[T]):
     memory_limit: float = inf
     work_limit: float = inf
 
-    @property
-    def affordable(self) -> bool:
-        """True if it keeps within its limits."""
-        return self.memory <= self.memory_limit and self.work <= self.work_limit
-
 
 def first_affordable(candidates: Iterable[Candidate[T]]) -> T:
     """Return the first candidate that keeps within its limits; if no candidate does, the last."""
     each = None
     for each in candidates:
-        if each.affordable:
+        if each.memory <= each.memory_limit and each.work <= each.work_limit:
             break
     assert each is not None, "there are no candidates"
     return each.choice

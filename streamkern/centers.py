@@ -246,7 +246,7 @@ class KMeans(Centers):
         """
         data, rng = dataset.plain(), generator("k-means", self.seed)
         _, X = _distinct_rows(data, executor, dtype, _candidate_rows(self.p), self.p, self.seed)
-        center = np.asarray(X.mean(axis=0, dtype=np.float64), dtype=dtype)  # float32 distances need centred rows
+        center = X.mean(axis=0, dtype=np.float64).astype(dtype)  # float32 distances need centred rows
         X -= center
         Z = X[rng.permutation(_kmeans_plus_plus(X, self.p, executor, rng))].astype(np.float64)
         del X
@@ -335,20 +335,21 @@ class RPCholesky(Centers):
             DataError: the subsample has fewer than p distinct rows, or a row is not finite.
         """
         data = dataset.plain()
-        size = self.subsample or _candidate_rows(self.p)
-        ids, X = _distinct_rows(data, executor, dtype, size, self.p, self.seed)
+        ids, X = _distinct_rows(data, executor, dtype, self._drawn(data), self.p, self.seed)
         pivots = _pivots(X, self.kernel, self.p, executor, generator("pivots", self.seed))
         return CenterSet(X[pivots], ids[pivots])
 
     def operations(self, dataset: Dataset) -> Operations:
         """Return how many operations the choice takes, for kernel values and for the Cholesky factor."""
-        rows = float(min(dataset.base_rows, self.subsample or _candidate_rows(self.p)))
+        rows = float(self._drawn(dataset))
         return Operations(values=rows * self.p, gemm=rows * self.p**2)
 
     def setup_bytes(self, dataset: Dataset, itemsize: int, slots: int) -> int:
         """Return the peak memory in bytes: the Cholesky factor and three copies of the subsample."""
-        rows = min(dataset.base_rows, self.subsample or _candidate_rows(self.p))
-        return rows * (self.p + 3 * dataset.n_features) * itemsize
+        return self._drawn(dataset) * (self.p + 3 * dataset.n_features) * itemsize
+
+    def _drawn(self, dataset: Dataset) -> int:
+        return min(dataset.base_rows, self.subsample or _candidate_rows(self.p))
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "name": "RPCholesky", "kernel": self.kernel.to_json()}

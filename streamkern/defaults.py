@@ -39,8 +39,6 @@ LIKELY_LANCZOS_STEPS = 15
 """Lanczos steps that are counted for a largest eigenvalue, which takes 5 to 30."""
 LOAD_SECONDS = 0.6
 """Seconds in which compiled code and libraries load on first use, and threads start."""
-HASH_SECONDS = 4e-8
-"""Seconds in which a draw hashes and sorts one row id."""
 RANKING_WORK = 500.0
 """Sums of two numbers that take as long as ranking one score: 0.2 µs on one thread measured, against 0.4 ns."""
 MEASUREMENT_SECONDS = 0.1

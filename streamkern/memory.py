@@ -15,12 +15,8 @@ import psutil
 
 from streamkern.errors import MemoryLimitError, UsageError
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
-    "KIB": 1 << 10,
-    "MIB": 1 << 20,
-    "GIB": 1 << 30,
-    "TIB": 1 << 40,
-}
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _PAGE = resource.getpagesize()
 _thread = threading.local()  # .keeps: whether freed memory stays in the process
 
@@ -60,13 +56,9 @@ def machine_memory() -> int:
     """Bytes of memory of the machine, or of the container that this process runs in."""
     total = int(psutil.virtual_memory().total)
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            with open(path) as file:
-                text = file.read().strip()
-        except OSError:
-            continue
-        if text.isdigit():
-            total = min(total, int(text))
+        with suppress(OSError), open(path) as file:
+            text = file.read().strip()
+            total = min(total, int(text)) if text.isdigit() else total
     return total
 
 
@@ -216,12 +208,9 @@ def check_memory(coming: int = 0, where: str | None = None) -> None:
 
 def peak_resident_bytes() -> int:
     """Largest resident memory of this process since it began, in bytes."""
-    try:
-        with open("/proc/self/status") as file:
-            for line in file:
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) << 10
-    except OSError:
-        pass
+    with suppress(OSError), open("/proc/self/status") as file:
+        for line in file:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak << 10

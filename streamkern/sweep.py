@@ -9,11 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from streamkern.data.row_order import Assembly, Block, Key, Scan
+from streamkern.data.row_order import Assembly, Block, Scan
 from streamkern.errors import DataError
 from streamkern.execute.base import Executor, Parts, Stack, Tree, add
 from streamkern.memory import check_memory
@@ -36,25 +36,14 @@ class Contribution(ABC):
 
     @abstractmethod
     def __call__(self, block: Any, state: Any, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
-        """Return values that add, of a block of rows.
-
-        ``prepared`` is the token of ``begin`` for this block, or None; ``extra_blocks`` are those that the iteration
-        gave for the state.
-        """
-
-
-class Blocks(Protocol):
-    """Blocks by key: a stream's (minibatches), or a scan's (all rows), whose number is its length."""
-
-    def block(self, key: Key) -> Any:
-        """Read and assemble a block."""
+        """Return values that add, of a block; ``prepared`` is the token of ``begin``, ``extra_blocks`` of the state."""
 
 
 @dataclass(eq=False)
 class ScanWork:
-    """A contribution on the blocks of a scan: all rows."""
+    """A contribution on the blocks of a scan: all rows, which ``block`` reads by key."""
 
-    blocks: Blocks
+    blocks: Any
     contribution: Contribute
 
     def build(self, *key: int) -> Any:
@@ -70,7 +59,7 @@ class ScanWork:
 class StepWork:
     """A contribution on the blocks of a stream, for the lanes of a step; it may need ``extra_blocks`` under a state."""
 
-    blocks: Blocks
+    blocks: Any
     contribution: Contribution
     extra_blocks: ExtraBlocks | None = None
 
@@ -110,7 +99,7 @@ def sweep(
     ``on_part`` is called with the progress after every task; after the last it holds the sums that are returned.
     Without a block a DataError is raised.
     """
-    n = len(work.blocks)  # type: ignore[arg-type]
+    n = len(work.blocks)
     if not n:
         raise DataError(
             "The data set has no rows.",

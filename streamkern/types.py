@@ -17,13 +17,7 @@ IntArray: TypeAlias = NDArray[np.int64]
 
 
 class Rows(NamedTuple):
-    """Rows of one chunk, as stored.
-
-    Attributes:
-        X: features, shape (n, d), C-contiguous, in the stored dtype.
-        y: targets, shape (n,) or (n, c), or None where the source has none.
-        w: sample weights >= 0, shape (n,), float64, or None where the source has none.
-    """
+    """Rows of one chunk in the stored dtype: C-contiguous X (n, d); y (n,) or (n, c), and weights w (n,), or None."""
 
     X: Array
     y: Array | None

@@ -159,12 +159,7 @@ class _Cores:
 
 @dataclass
 class Times:
-    """What a simulation saw.
-
-    Attributes:
-        steps: seconds of each step.
-        retries: steps that had to be repeated.
-    """
+    """Seconds of each step, and steps that had to be repeated."""
 
     steps: list[float] = field(default_factory=list)
     retries: int = 0
@@ -176,14 +171,7 @@ class Times:
 
 
 def simulate(costs: Costs, layout: Machines, steps: int = 20, seed: int = 0) -> Times:
-    """Seconds of steps, one after another.
-
-    Args:
-        costs: what a step is made of.
-        layout: where it runs.
-        steps: how many; the first has nothing begun ahead and is not counted.
-        seed: of stragglers and failures.
-    """
+    """Seconds of steps, one after another; a first one, with nothing begun ahead, is not counted."""
     return _Run(costs, layout, seed).times(steps)
 
 
@@ -335,14 +323,9 @@ class LeafCosts:
 
 
 def simulate_leaves(costs: LeafCosts, leaves: int, workers: int, seed: int = 0) -> float:
-    """Return the seconds until all leaves are fitted and kept.
+    """Return the seconds until all leaves are fitted and kept, by workers of one thread on a core of their own.
 
-    Args:
-        costs: constants of the leaves.
-        leaves: number of leaves.
-        workers: number of workers, each of one thread on a separate core; the request for the next leaf is there before
-            the running leaf ends.
-        seed: seed of stragglers and failures.
+    The request for the next leaf is there before the running leaf ends.
     """
     clock, rng = _Clock(), generator("simulate", seed)
     waiting, kept = leaves, 0.0  # leaves to begin, and the time at which the driver has kept all that have come

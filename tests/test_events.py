@@ -1,20 +1,29 @@
-"""What the event log writes, and how often."""
+"""What the event log writes, and how often: few lines, and together the whole run."""
 
 from __future__ import annotations
 
 import itertools
 import json
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import streamkern as sk
 from streamkern import events as module
-from streamkern.events import EARLY_STEP_SHARE, EventLog
+from streamkern.events import EARLY_STEP_SHARE, EventLog, merge_sums
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def steps(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [line for line in found if line["event"] == "step"]
 
 
 @pytest.fixture
@@ -47,13 +56,23 @@ def test_listeners_hear_every_step_and_the_file_gets_early_ones_one_a_second_and
     assert len(rows) < 180
 
 
-def test_every_line_has_the_facts_and_none_of_the_events_loses_a_field_to_them(tmp_path: Path):
-    count = iter(range(100))
+def test_few_lines_hold_every_step_and_each_has_the_facts(tmp_path: Path):
+    count = itertools.count()
     with EventLog(tmp_path / "log", facts=lambda: {"held": next(count)}) as log:
-        log.emit("stage", name="a")
-        log.emit("step", rows=1, total_rows=10)
-    assert [line["held"] for line in lines(tmp_path / "log")] == [0, 1]
-    assert [line["event"] for line in lines(tmp_path / "log")] == ["stage", "step"]
+        for step in range(1, 2001):
+            timeline = {"steps": 1, "compute": 2, "workers": {f"worker {step % 3}": {"lanes": 4}}}
+            log.emit("step", step=step, rows=step, total_rows=10_000, timeline=timeline)
+            if step == 700:
+                log.emit("stage", name="other")
+    found = lines(tmp_path / "log")
+    assert [line["held"] for line in found] == list(range(len(found)))
+    assert len(steps(found)) < 500
+    total = reduce(merge_sums, (line["timeline"] for line in steps(found)))
+    workers = {"worker 0": {"lanes": 2664}, "worker 1": {"lanes": 2668}, "worker 2": {"lanes": 2668}}
+    assert total == {"steps": 2000, "compute": 4000, "workers": workers}
+    assert steps(found)[-1]["step"] == 2000
+    before = [line["event"] for line in found].index("stage") - 1
+    assert found[before]["step"] == 700  # what an event follows is written before it
 
 
 def test_half_a_line_of_a_killed_process_costs_no_other(tmp_path: Path):
@@ -65,3 +84,50 @@ def test_half_a_line_of_a_killed_process_costs_no_other(tmp_path: Path):
         found = path.read_text().splitlines()
         assert len(found) == expected
         assert json.loads(found[-1])["event"] == "b"
+
+
+numbers = st.integers(-1000, 1000)
+nested = st.dictionaries(st.sampled_from("abc"), numbers) | st.fixed_dictionaries(
+    {},
+    optional={"a": numbers, "workers": st.dictionaries(st.sampled_from("xy"), st.fixed_dictionaries({"n": numbers}))},
+)
+
+
+@given(st.lists(nested, min_size=1, max_size=5))
+def test_mappings_add_up_name_by_name(mappings):
+    total = reduce(merge_sums, mappings)
+    for name in "abc":
+        assert total.get(name, 0) == sum(mapping.get(name, 0) for mapping in mappings)
+    for name in "xy":
+        expected = sum(mapping.get("workers", {}).get(name, {}).get("n", 0) for mapping in mappings)
+        assert total.get("workers", {}).get(name, {}).get("n", 0) == expected
+
+
+@pytest.mark.slow
+def test_the_timeline_of_a_run_on_workers_is_whole(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 3, 2000)
+    X = (rng.normal(size=(3, 8))[codes] + rng.normal(size=(2000, 8))).astype(np.float32)
+    pipeline = sk.Pipeline(sk.from_arrays(X, codes), sk.Laplace(3.0), sk.Uniform(80), sk.EigenPro(epochs=2, batch=64))
+    told: list[dict[str, Any]] = []
+    result = sk.run(
+        pipeline,
+        tmp_path,
+        resources=sk.Resources(scheduler="processes:2"),
+        listeners=(lambda kind, fields: told.append({"event": kind, **fields}),),
+    )
+    assert result["status"] == "done"
+    found = lines(tmp_path / "events.jsonl")
+    (cluster,) = [line for line in found if line["event"] == "cluster"]
+    assert cluster["dashboard"].startswith("http")
+    assert cluster["slots"] == 2
+    each = [step["timeline"] for step in steps(told)]
+    total = reduce(merge_sums, (line["timeline"] for line in steps(found)))
+    assert total["steps"] == len(each)
+    assert total["retries"] == total["losses"] == 0
+    assert len(total["workers"]) == 2
+    assert sum(share["lanes"] for share in total["workers"].values()) == len(each) * pipeline.lanes
+    for name in ("compute", "wait", "reduce", "update"):
+        np.testing.assert_allclose(total[name], sum(line[name] for line in each), rtol=1e-9)
+    spent = total["reduce"] + total["update"] + max(s["compute"] + s["wait"] for s in total["workers"].values())
+    assert 0 < spent < 1.05 * result["seconds"]

@@ -24,7 +24,6 @@ DOORS = {
     "cupy": {"gpu/cupy.py"},
     "dask": {"formats/dask_source.py", "execute/dask_executor.py"},
     "distributed": {
-        "execute/dask_client.py",
         "execute/dask_executor.py",
         "execute/dask_actors.py",
         "execute/tree_allreduce.py",

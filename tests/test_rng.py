@@ -1,9 +1,5 @@
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,7 +10,6 @@ from streamkern.rng import generator, normal_rows, philox4x32, row_hash
 ROWS, COLUMNS = 20_000, 10
 COUNT = ROWS * COLUMNS
 
-words32 = st.integers(0, 2**32 - 1)
 integers = st.integers(-(2**70), 2**70)
 row_ids = st.integers(-(2**63), 2**63 - 1)
 
@@ -43,12 +38,6 @@ def test_philox_gives_the_known_answers(counter: tuple[int, ...], key: tuple[int
     assert words.tolist() == [list(expected)] * 2
 
 
-@given(key=st.tuples(words32, words32), counters=st.sets(st.tuples(*[words32] * 4), min_size=2, max_size=20))
-def test_philox_is_a_bijection_of_counters(key: tuple[int, int], counters: set[tuple[int, ...]]):
-    words = philox4x32(np.array(sorted(counters), np.uint32), np.array(key, np.uint32))
-    assert len({tuple(row) for row in words.tolist()}) == len(counters)
-
-
 @pytest.fixture(scope="module")
 def noise() -> np.ndarray:
     return normal_rows(seed=7, copy=3, row_ids=np.arange(ROWS), d=COLUMNS).astype(np.float64)
@@ -61,10 +50,11 @@ def test_noise_has_the_moments_of_a_standard_normal(noise: np.ndarray):
     assert np.abs(errors).max() < 5
 
 
-def test_noise_has_the_distribution_of_a_standard_normal(noise: np.ndarray):
+def test_noise_has_the_distribution_of_a_standard_normal_without_its_far_tails(noise: np.ndarray):
     from scipy import stats
 
     assert stats.kstest(noise.ravel(), "norm").pvalue > 1e-6
+    assert np.abs(normal_rows(0, 0, np.arange(200_000), 4)).max() < np.sqrt(48 * np.log(2))
 
 
 def test_columns_are_independent(noise: np.ndarray):
@@ -80,15 +70,13 @@ def test_rows_are_independent(noise: np.ndarray, lag: int):
     assert abs(correlation(noise[:-lag, :-1], noise[lag:, 1:])) < 5
 
 
-@pytest.mark.parametrize(("seed", "copy"), [(7, 4), (8, 3), (7 + 2**32, 3), (7, 3 + 2**31)])
-def test_copies_and_seeds_are_independent(noise: np.ndarray, seed: int, copy: int):
-    other = normal_rows(seed, copy, np.arange(ROWS), COLUMNS)
+@pytest.mark.parametrize(
+    ("seed", "copy", "first"), [(7, 4, 0), (8, 3, 0), (7 + 2**32, 3, 0), (7, 3 + 2**31, 0), (7, 3, 2**32)]
+)
+def test_copies_seeds_and_row_ids_are_independent(noise: np.ndarray, seed: int, copy: int, first: int):
+    other = normal_rows(seed, copy, np.arange(ROWS) + first, COLUMNS)
     assert abs(correlation(noise, other)) < 5
     assert abs(correlation(noise**2, other.astype(np.float64) ** 2)) < 5
-
-
-def test_row_ids_beyond_32_bits_are_other_rows(noise: np.ndarray):
-    assert abs(correlation(noise, normal_rows(7, 3, np.arange(ROWS) + 2**32, COLUMNS))) < 5
 
 
 @given(
@@ -106,14 +94,6 @@ def test_noise_of_a_row_does_not_depend_on_its_company(
     assert np.array_equal(normal_rows(seed, copy, np.array(ids)[chosen], d), whole[chosen])
     narrower = data.draw(st.integers(1, d))
     assert np.array_equal(normal_rows(seed, copy, np.array(ids), narrower), whole[:, :narrower])
-
-
-def test_noise_is_finite_and_symmetric_in_its_uniforms():
-    # The extreme words of the uniform: k = 0 and k = 2²³ − 1 give u = 2⁻²⁴ and 1 − 2⁻²⁴, both exact in float32.
-    u = (np.array([0, 2**23 - 1]) + 0.5) * 2.0**-23
-    assert u[0] == 1 - u[1] == 2.0**-24
-    assert np.array_equal(u.astype(np.float32), u)
-    assert np.abs(normal_rows(0, 0, np.arange(200_000), 4)).max() < np.sqrt(48 * np.log(2))
 
 
 # Hashes and generators decide which rows a split or a subsample takes: a changed value is another model for every user.
@@ -165,19 +145,6 @@ def test_generator_parts_are_told_apart():
     parts = [(), (1,), ("1",), ("ab",), ("a", "b"), ("", "ab"), (1, 1), (11,), (-1,), (2**200,)]
     assert len({int(generator(*part).integers(2**63)) for part in parts}) == len(parts)
     assert generator("split", np.int64(3)).random() == generator("split", 3).random()
-
-
-def test_generator_is_the_same_in_another_process():
-    program = "from streamkern.rng import generator; print(generator('centers', 5).integers(2**63))"
-    here = generator("centers", 5).integers(2**63)
-    for hash_seed in ("0", "1"):
-        out = subprocess.run(
-            [sys.executable, "-c", program],
-            capture_output=True,
-            check=True,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        )
-        assert int(out.stdout) == here
 
 
 def test_nothing_touches_the_global_generator():

@@ -23,33 +23,31 @@ REAL = Costs(
 )  # fmt: skip
 
 
+PARTS = Costs(
+    lane=0.1, update=0.05, message=0.01, answer=0.02, fixed=0.03, latency=0.04, add=0.005, size=10, bandwidth=1000
+)
+SUM = 0.03 + (0.01 + 0.01 + 0.04) + 0.1 + 0.02 + (0.04 + 0.015 + 0.01) + 0.05
+
+
 @given(workers=st.integers(1, 20), share=st.integers(1, 4), lane=st.floats(1e-3, 1.0))
 def test_without_overhead_a_step_is_its_arithmetic(workers, share, lane):
     costs, layout = Costs(lane), Machines(workers, workers * share)
     assert simulate(costs, layout, 3).steps == pytest.approx([ideal(costs, layout)] * 3)
 
 
-def test_parts_of_a_step_on_one_worker_add_up():
-    costs = Costs(
-        lane=0.1, update=0.05, message=0.01, answer=0.02, fixed=0.03, latency=0.04, add=0.005, size=10, bandwidth=1000
-    )
-    expected = 0.03 + (0.01 + 0.01 + 0.04) + 0.1 + 0.02 + (0.04 + 0.015 + 0.01) + 0.05
-    assert simulate(costs, Machines(1, 1), 3).steps == pytest.approx([expected] * 3)
-    assert simulate(costs, Machines(1, 1, host_cores=2), 3).mean == pytest.approx(expected - 0.025)
-
-
-def test_what_is_begun_ahead_is_not_paid_again():
-    costs = Costs(lane=0.1, update=0.05)
-    assert simulate(replace(costs, warm=0.03), Machines(2, 2), 3).mean == pytest.approx(0.15 - 0.03)
-    assert simulate(replace(costs, warm=0.09), Machines(2, 2), 3).mean == pytest.approx(
-        0.15 - 0.05
-    )  # no longer than it waits
-
-
-def test_contention_slows_all_cores_when_all_compute():
-    costs = Costs(lane=0.1, contention=1.2)
-    assert simulate(costs, Machines(1, 2, cores=2), 2).mean == pytest.approx(0.2)
-    assert simulate(costs, Machines(2, 2, cores=2), 2).mean == pytest.approx(0.12)
+@pytest.mark.parametrize(
+    ("costs", "layout", "expected"),
+    [
+        (PARTS, Machines(1, 1), SUM),
+        (PARTS, Machines(1, 1, host_cores=2), SUM - 0.025),
+        (Costs(lane=0.1, update=0.05, warm=0.03), Machines(2, 2), 0.15 - 0.03),
+        (Costs(lane=0.1, update=0.05, warm=0.09), Machines(2, 2), 0.15 - 0.05),  # no longer than it waits
+        (Costs(lane=0.1, contention=1.2), Machines(1, 2, cores=2), 0.2),
+        (Costs(lane=0.1, contention=1.2), Machines(2, 2, cores=2), 0.12),  # all cores slow down when all compute
+    ],
+)
+def test_parts_of_a_step_add_up(costs, layout, expected):
+    assert simulate(costs, layout, 3).steps == pytest.approx([expected] * 3)
 
 
 @pytest.mark.parametrize(

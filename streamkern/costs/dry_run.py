@@ -55,8 +55,7 @@ class ProblemSize:
         lanes: blocks of a step; ``slots`` of them run at a time.
         memory: bytes the solver may use for its own matrices; None for no bound.
         overlaps: whether the executor evaluates two stages of the set-up at a time; by default with several threads.
-        features: the feature map; None for kernel values at centers.
-        stored: whether the centers stay where the rows are stored.
+        stored: whether the centers stay where the rows are stored, and a tile of them is held.
         blocks: of a sweep over all rows; None where it is not known.
         held_out_rows: rows, at most, whose outputs are wanted, each row left out; 0 for none.
         better: whether data may make a solver try a better solve: see ``Problem.better_budget``.
@@ -163,13 +162,12 @@ class CostEstimate:
         return found
 
     def _once(self, of: Any) -> Any:
-        """Call with the solver and the size, through the cache where the two are no more than numbers."""
+        """Call through the cache where solver and size are no more than numbers."""
         try:
             hash(self.solver)
+            cached = self.size.features is None
         except TypeError:
             cached = False
-        else:
-            cached = self.size.features is None
         return (of if cached else of.__wrapped__)(self.solver, self.size)
 
     @property
@@ -215,8 +213,10 @@ class _DryRun:
         training, residual = int(meter.peak), 0  # sizes of NumPy are no numbers of JSON
         if not measured_by_itself(iteration.report):
             meter.peak = 0
-            self._unlearned()
+            W = self.engine.zeros((self.problem.predictor().width, self.size.outputs), self.size.dtype)
+            unlearned(self.problem, W)
             residual = meter.peak
+            del W
         batch = iteration.stream.batch_rows if iteration.minibatches else 0
         return MemoryEstimate(
             setup, training, residual, self.block, self.sums, self.state, centers, evaluation, batch,
@@ -232,12 +232,6 @@ class _DryRun:
     def _evaluate(self, basis: Basis) -> None:
         W = self.engine.zeros((basis.width, self.size.outputs), self.size.dtype)
         SquaredError(basis)(self.problem.block((0,), min(EVALUATION_BLOCK_ROWS, self.size.n)), W)
-
-    def _unlearned(self) -> None:
-        basis = self.problem.predictor()
-        W = self.engine.zeros((basis.width, self.size.outputs), self.size.dtype)
-        del basis
-        unlearned(self.problem, W)
 
     def work_estimate(self) -> WorkEstimate:
         iteration, size = self.iteration, self.size
@@ -283,9 +277,7 @@ class _DryRun:
                 blocks.append(meter.taken())
             # Each lane's pieces are its own.
             whole = tuple(self._pieces(part, step) if isinstance(part, Stack) else part for part in parts)
-            with meter.scratch(
-                (size.slots + size.lanes) * self.sums
-            ):  # sums of lanes, and of their parents in the tree
+            with meter.scratch((size.slots + size.lanes) * self.sums):  # sums of lanes, and their parents in the tree
                 state = iteration.update(state, whole, (0, max(step, stream.steps - 1)))
             del whole
             updates.append(meter.taken())
@@ -314,17 +306,19 @@ class _DryRun:
         return parts
 
     def _pieces(self, stack: Stack, step: int) -> Stack:
-        pieces = []
+        pieces: list[tuple[Any, ...]] = []
+        stream: Any = self.iteration.stream
         for lane in range(self.size.lanes):
             for piece in stack:
-                fresh = tuple(self._grouped(x) if isinstance(x, AbstractArray) else x for x in piece)
+                # Arrays are those of all steps that an update stands for.
+                fresh = tuple(
+                    self.meter.array((stream.stands_for * len(x), *x.shape[1:]), x.dtype)
+                    if isinstance(x, AbstractArray)
+                    else x
+                    for x in piece
+                )
                 pieces.append(((0, lane, step), *fresh[1:]) if isinstance(piece[0], tuple) else fresh)
         return Stack(pieces)
-
-    def _grouped(self, x: AbstractArray) -> Any:
-        """An array for the results of all steps that an update stands for, in place of those of one."""
-        stream: Any = self.iteration.stream
-        return self.meter.array((stream.stands_for * len(x), *x.shape[1:]), x.dtype)
 
 
 @lru_cache(maxsize=1024)  # a fit in leaves asks for the same ones again and again

@@ -78,16 +78,12 @@ def solver_memory(budget: int, dataset: Dataset, p: int, itemsize: int, tiles: i
 
 @dataclass(frozen=True, eq=False)
 class FitShape:
-    """The shape of a fit. Sizes are in bytes unless they are said to be rows.
+    """The shape of a fit; what ``ProblemSize`` has, too, is described there. Sizes are in bytes, or said to be rows.
 
     Attributes:
-        outputs: 10 where it is not known yet.
-        budget: what the process may hold; ``baseline`` is what it holds before.
-        slots: threads; ``lanes`` are blocks of a step.
+        baseline: what the process holds before, of the ``budget`` that it may hold.
         centers_bytes: of choosing the centers at its peak, beyond reading rows.
         learning_bytes: of preprocessing, for the rows it learns from.
-        stored_centers: whether the centers stay where the rows are stored, and a tile of them is held.
-        overlaps: as for ``ProblemSize``; so are ``better`` and ``all_rows_are_centers``.
         search: a ``Search`` for a kernel, an ``AGOP`` for a metric, or None.
         most_rows: those of a chunk, as if the rows were stored in chunks of so many; None for the chunks there are.
         spare: whether chunks that are kept leave room for a better solve.
@@ -151,11 +147,7 @@ class FitShape:
         return self.stored_bytes <= self.budget // 8
 
     @cached_property
-    def _row(self) -> int:  # of a window: with id and copy number
-        return self._row_read + 32
-
-    @cached_property
-    def _row_read(self) -> int:
+    def _row_read(self) -> int:  # a row of a window takes 32 bytes more, with id and copy number
         return self.dataset.source.reading().row
 
     @property
@@ -181,11 +173,11 @@ class FitShape:
         data, rows = self.dataset, self.dataset.base_rows
         room = solver_memory(self.budget, data, self.p, self.itemsize, self.slots if self.stored_centers else None)
         blocks = len(data) // max(1, rows) * int(np.sum(-(-self._chunks // SCAN_ROWS))) or 1
-        left_out = self.calibration is not None and self.calibration.source in LEFT_OUT
+        answers = self.calibration
         return ProblemSize(
             len(data), self.p, data.n_features, self.outputs, self.itemsize, self.lanes, self.slots, room,
             self.overlaps, self.features, self.stored_centers, blocks,
-            held_out_rows=self.calibration.rows if left_out and self.calibration is not None else 0,
+            held_out_rows=0 if answers is None or answers.source not in LEFT_OUT else answers.rows,
             better=self.better,
             all_rows_are_centers=self.all_rows_are_centers and self.p == len(data),  # p may be fewer than asked for
             weighted=data.weighted,
@@ -245,7 +237,7 @@ class FitShape:
     @cached_property
     def evaluation(self) -> int:
         """Bytes of evaluating a model block by block."""
-        rows = self.takes.evaluation + min(EVALUATION_BLOCK_ROWS, self.chunk_rows) * self._row
+        rows = self.takes.evaluation + min(EVALUATION_BLOCK_ROWS, self.chunk_rows) * (self._row_read + 32)
         return self.swept + self.slots * rows
 
     @cached_property
@@ -295,7 +287,7 @@ class FitShape:
         """Bytes of blocks of the steps ahead and of the one being made; of raw windows; of the order of the rows."""
         step = self.batch * row_bytes(self.dataset.n_features, self.itemsize, self._values)
         window = 8  # blocks of a window of the stream
-        windows = (self.lanes + 1) * window * -(-self.batch // self.lanes) * self._row
+        windows = (self.lanes + 1) * window * -(-self.batch // self.lanes) * (self._row_read + 32)
         ordering = 2  # numbers for each row of a group while its order is made
         return ahead_bytes(step) + windows + 8 * (ORDER_ROWS + (self._walked + ordering) * self._group)
 

@@ -31,15 +31,15 @@ from streamkern.sources.format_rules import rows_per_chunk
 
 @dataclass(frozen=True)
 class Footprint:
-    """Projected memory of one process, and of worker processes.
+    """Projected memory of one process, and of worker processes, in bytes.
 
     Attributes:
-        baseline: bytes resident before the run, with those that the libraries will add.
-        stages: bytes that each stage adds at its peak, by name.
-        cache_bytes: bytes of stored chunks kept in memory, part of the stages that read.
-        worker_parts: bytes of centers, weights and rows in a worker, by name, and of a thread there with its blocks.
-        extra: bytes that training adds to its stage where data make the solver try a better solve.
-        better_budget: budget in bytes that allows it; 0 where this one does, or nothing is added.
+        baseline: what is resident before the run, with what the libraries will add.
+        stages: what each stage adds at its peak, by name.
+        cache_bytes: stored chunks kept in memory, part of the stages that read.
+        worker_parts: centers, weights and rows in a worker, by name, and a thread there with its blocks.
+        extra: what training adds where data make the solver try a better solve.
+        better_budget: the budget that allows it; 0 where this one does, or nothing is added.
     """
 
     baseline: int

@@ -52,16 +52,22 @@ def measure_machine() -> dict[str, Any]:
         for found in threadpool_info()
         if found["user_api"] == "blas"
     ]
+    try:
+        device = get_device("cuda")
+        gpu = "none" if device is None else device.describe()
+    except UsageError as error:
+        gpu = f"none: {error.what}"
+    processor = Path("/proc/cpuinfo")
     found: dict[str, Any] = {
         "version": VERSION,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "packages": {name: version_of(name) for name in _PACKAGES},
         "cores": {"process": cores, "machine": os.cpu_count()},
-        "avx512": _has_avx512(),
+        "avx512": processor.exists() and "avx512f" in processor.read_text(encoding="utf-8").split(),
         "memory": {"total": memory.total, "free": memory.available, "budget": default_budget()},
         "blas": libraries,
-        "gpu": _gpu(),
+        "gpu": gpu,
     }
     with threadpool_limits(1, user_api="blas"):
         found |= _measured(cores)
@@ -141,24 +147,9 @@ def doctor_text(found: dict[str, Any]) -> str:
             f"engine     d = {shape['d']:<4} {shape['values'] / 1e6:7.0f} M values/s a thread: {shape['of_gemm']:.0%} "
             "of BLAS's GEMM rate"
         )
-    lines.append(f"GPU        {found['gpu']}")
-    lines.append(f"threads    all {cores} compute {found['threads_gain']:.2f} times as much as one")
-    for advice in found["advice"]:
-        lines.append("advice     " + advice.replace("\n", "\n           "))
+    lines += [
+        f"GPU        {found['gpu']}",
+        f"threads    all {cores} compute {found['threads_gain']:.2f} times as much as one",
+        *("advice     " + advice.replace("\n", "\n           ") for advice in found["advice"]),
+    ]
     return "\n".join(lines) + "\n"
-
-
-def _gpu() -> str:
-    try:
-        device = get_device("cuda")
-    except UsageError as error:
-        return f"none: {error.what}"
-    assert device is not None
-    return device.describe()
-
-
-def _has_avx512() -> bool:
-    try:
-        return "avx512f" in Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-    except OSError:
-        return False

@@ -6,7 +6,6 @@ its width, the assembly of a row) are timed at its shapes, so a plan of a new sh
 
 from __future__ import annotations
 
-import mmap
 import os
 import platform
 import time
@@ -62,7 +61,7 @@ class Prices:
     """Seconds of this machine, all its threads at work: of an operation of each kind, and of a step beyond them.
 
     Of one thread, seconds of the assembly of a row, and of reading and decoding a stored byte. ``moments`` are of a
-    row's part in the statistics, ``page`` of a byte of memory that is touched for the first time.
+    row's part in the statistics.
     """
 
     work: Operations
@@ -70,7 +69,6 @@ class Prices:
     row: float
     moments: float
     byte: float
-    page: float = 0.0
 
 
 class SpeedMeasurements:
@@ -116,12 +114,12 @@ class SpeedMeasurements:
             values=value,
             values64=self.measured(f"value64 {shape}", lambda: self._value64(shapes)),
             panel=self.measured(f"panel {shape} {c}", lambda: self._panel(shapes, value)),
-            gemm=self.measured(f"gemm {narrow}", lambda: self._gemm(dtype)),
-            gemm64=self.measured("gemm float64", lambda: self._gemm(wide)),
+            gemm=self.measured(f"gemm {narrow}", lambda: self._product(512, 512, 512, dtype, _by_factor)),
+            gemm64=self.measured("gemm float64", lambda: self._product(512, 512, 512, wide, _by_factor)),
             thin=self.measured(f"gram {narrow} {c}", lambda: self._gram(dtype, c)),
-            thin64=self.measured(f"thin float64 {c}", lambda: self._thin(c)),
-            vector64=self.measured("vector float64", lambda: self._thin(1)),
-            serial64=self.measured("serial float64", self._serial),
+            thin64=self.measured(f"thin float64 {c}", lambda: self._product(512, 8192, c, wide, threads=1)),
+            vector64=self.measured("vector float64", lambda: self._product(512, 8192, 1, wide, threads=1)),
+            serial64=self.measured("serial float64", lambda: self._product(512, 512, 512, wide, threads=1)),
             eigen=self.measured("top eigenpairs", _eigen),
             numbers=self.measured("numbers", _numbers),
         )
@@ -133,7 +131,6 @@ class SpeedMeasurements:
             self.measured(f"row {row}", lambda: _row(dataset, dtype)),
             self.measured(f"moments {row}", lambda: self._moments(dataset)),
             self.measured(f"byte {digest(dataset.source.fingerprint)[:16]}", lambda: _byte(dataset.source)),
-            self.measured("page", _page),
         )
 
     def _timed(self, make: Callable[[], Callable[[], Any]], threads: int | None = None) -> float:
@@ -169,35 +166,21 @@ class SpeedMeasurements:
         entry = self._timed(lambda: lambda: gradient(block, W)) / (SPEED_ROWS * basis.width)
         return max(entry - value, 0.1 * value) / (4.0 * c)
 
-    def _gemm(self, dtype: np.dtype[Any]) -> float:
-        size = 512
+    def _product(
+        self, rows: int, inner: int, columns: int, dtype: Any, multiply: Any = np.matmul, threads: int | None = None
+    ) -> float:
+        """Seconds of an operation of a product (rows, inner) by (inner, columns)."""
 
         def make() -> Callable[[], Any]:
-            A, B = (np.ones((size, size), dtype=dtype) for _ in range(2))
-            return lambda: default_engine().right_factor(B).times(A)
+            A, B = np.ones((rows, inner), dtype=dtype), np.ones((inner, columns), dtype=dtype)
+            return lambda: multiply(A, B)
 
-        return self._timed(make) / (2.0 * size**3)
-
-    def _serial(self) -> float:
-        A, B = (np.ones((512, 512)) for _ in range(2))
-        return self._timed(lambda: lambda: A @ B, 1) / (2.0 * 512**3)
+        return self._timed(make, threads) / (2.0 * rows * inner * columns)
 
     def _gram(self, dtype: np.dtype[Any], c: int) -> float:
-        """Of matrices of 32 MB together, which no cache near a core holds, and c columns."""
-        rows, columns = 512, max(4 << 20, (32 << 20) // self.slots) // (512 * dtype.itemsize)
-
-        def make() -> Callable[[], Any]:
-            W, B = np.ones((rows, columns), dtype=dtype), np.ones((columns, c), dtype=dtype)
-            return lambda: default_engine().gram_product(W, B)
-
-        return self._timed(make) / (4.0 * rows * columns * c)
-
-    def _thin(self, c: int) -> float:
-        def make() -> Callable[[], Any]:
-            A, B = np.ones((512, 8192)), np.ones((8192, c))
-            return lambda: A @ B
-
-        return self._timed(make, 1) / (2.0 * 512 * 8192 * c)
+        """Of matrices of 32 MB together, which no cache near a core holds, and c columns: two products."""
+        inner = max(4 << 20, (32 << 20) // self.slots) // (512 * dtype.itemsize)
+        return self._product(512, inner, c, dtype, default_engine().gram_product) / 2
 
     def _step(self, lanes: int) -> float:
         X = _rows(256 * lanes, 16, np.dtype(np.float32))
@@ -249,6 +232,10 @@ def _repeated(call: Callable[[], Any], clock: Callable[[], float] = time.thread_
     return float(np.quantile(timings(call, clock), reported_quantile))
 
 
+def _by_factor(A: Array, B: Array) -> Any:
+    return default_engine().right_factor(B).times(A)
+
+
 def _basis(shapes: Shapes) -> Basis:
     Z = _rows(min(shapes.centers, SPEED_CENTERS), shapes.d, shapes.dtype)
     if shapes.features is None:
@@ -290,17 +277,6 @@ def _byte(source: Source) -> float:
     with suppress(StreamkernError, OSError):
         return _repeated(lambda: source.read(0), time.perf_counter) / max(1, source.read(0).X.nbytes)
     return 0.0
-
-
-def _page() -> float:
-    """Seconds of touching memory from the system, which clears it first."""
-    size = 32 << 20
-
-    def touch() -> None:
-        with mmap.mmap(-1, size) as memory:
-            np.frombuffer(memory, dtype=np.uint8)[:: mmap.PAGESIZE] = 1
-
-    return _repeated(touch) / size
 
 
 def gemm_rate() -> float:

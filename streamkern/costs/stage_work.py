@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from streamkern.costs.machine_speed import Prices
-from streamkern.defaults import HASH_SECONDS, LOAD_SECONDS
+from streamkern.defaults import LOAD_SECONDS
 from streamkern.engine.operation_counts import Operations
 from streamkern.resources import default_threads
 
@@ -19,8 +19,6 @@ class StageWork:
         ahead: whether a thread more reads and assembles rows, ahead of the others.
         scanned: rows of ``columns`` whose moments are taken.
         loads: times that compiled code and libraries load.
-        hashed: rows whose ids are drawn from.
-        touched: bytes of memory that are touched for the first time.
         parts: stages of a fit that this stage is made of, ``times`` such fits.
     """
 
@@ -32,9 +30,7 @@ class StageWork:
     ahead: bool = False
     scanned: int = 0
     loads: int = 0
-    hashed: int = 0
     steps: int = 0
-    touched: int = 0
     columns: int = 0
     parts: tuple[StageWork, ...] = ()
     times: int = 1
@@ -53,8 +49,7 @@ class StageWork:
             took = max(busy, reading, (busy * slots + reading) / min(cores, slots + 1))
         else:
             took = busy + reading / slots
-        took += self.loads * LOAD_SECONDS + self.scanned * prices.moments + self.hashed * HASH_SECONDS
-        took += self.steps * prices.step + self.touched * prices.page
+        took += self.loads * LOAD_SECONDS + self.scanned * prices.moments + self.steps * prices.step
         if self.parts:
             took += self.times * (sum(part.seconds(prices, slots) for part in self.parts) - LOAD_SECONDS)
         return took

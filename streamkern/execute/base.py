@@ -7,20 +7,25 @@ same.
 
 from __future__ import annotations
 
+import os
+import secrets
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from threading import Lock
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from streamkern.execute.request_counts import WorkerCounts
-from streamkern.execute.worker_roster import WorkerLog
+from streamkern.sources.remote_store import REQUEST_COUNTS
 
 Parts = tuple[Any, ...]
 """The contribution of a block: values that add with ``+``, each to its like."""
 
 Position = tuple[int, int]
 """(pass, step)."""
+
+_PROCESS = secrets.token_hex(8)
 
 PIPELINE_FILE = "streamkern_pipeline_"
 """How the names of modules begin that are pipeline files: no worker can import them, so their definitions are sent."""
@@ -45,23 +50,14 @@ class LaneWork(Protocol):
         """Read and assemble a block; called ahead of time, from a thread of its own."""
 
     def begin(self, block: Any) -> Any:
-        """Prepare the block before the state is known, and return a token of it.
-
-        It may be called by another thread than ``contribute``, or never.
-        """
+        """Return a token of what can be prepared before the state is known; called by any thread, or never."""
 
     def contribute(self, block: Any, state: Any, prepared: Any = None) -> Parts:
         """The block's contribution under ``state``; ``prepared`` is the token of ``begin``, or None."""
 
 
 class Share(NamedTuple):
-    """Share of one worker in a step: lanes, and seconds.
-
-    Attributes:
-        worker: its address; ``here`` for this process.
-        wait: seconds that its slots waited for rows, together.
-        compute: seconds that its slots computed, together.
-    """
+    """Share of a worker, or of ``here``, in a step: seconds that its slots waited and computed are added up."""
 
     worker: str
     lanes: int
@@ -70,14 +66,7 @@ class Share(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """Sums over a step's lanes, and where its time went.
-
-    Attributes:
-        shares: of each worker in the work.
-        reduce: seconds outside the slowest worker: pickling, the wire, adding up.
-        retries: attempts that were lost with a worker.
-        losses: workers that went away meanwhile.
-    """
+    """Sums over a step's lanes, with lost attempts and workers; ``reduce`` are seconds outside the slowest worker."""
 
     parts: Parts
     shares: tuple[Share, ...]
@@ -97,36 +86,106 @@ class StepResult(NamedTuple):
 
     def timeline(self) -> dict[str, Any]:
         """Seconds of each activity, as numbers that add up over steps; JSON-serialisable."""
-        return {
-            "steps": 1,
-            "compute": self.compute,
-            "wait": self.wait,
-            "reduce": self.reduce,
-            "retries": self.retries,
-            "losses": self.losses,
-            "workers": {
-                share.worker: {"lanes": share.lanes, "compute": share.compute, "wait": share.wait}
-                for share in self.shares
-            },
+        activities = ("compute", "wait", "reduce", "retries", "losses")
+        workers = {
+            share.worker: {name: getattr(share, name) for name in ("lanes", "compute", "wait")} for share in self.shares
         }
+        return {"steps": 1, **{name: getattr(self, name) for name in activities}, "workers": workers}
 
 
 class Allowance(NamedTuple):
-    """Memory that a worker process may hold.
-
-    Attributes:
-        budget: bytes, whatever it held before: the budget of the run.
-        first: bytes projected for a worker of one thread, beyond its memory before; they are allowed as well.
-        more: bytes projected for each further thread.
-    """
+    """Bytes that a worker may hold: the budget, or those projected for its first thread and each one more."""
 
     budget: int
     first: int
     more: int
 
     def bytes(self, before: int, threads: int) -> int:
-        """Return the bytes that a worker may hold, given its memory before and its threads."""
+        """Return the allowance of a worker that held ``before`` already."""
         return max(self.budget, before + self.first + (threads - 1) * self.more)
+
+
+class ProcessCounts(NamedTuple):
+    """Requests to remote stores of a process, whose name no other has, ``before`` its first work and at the reply.
+
+    Counts are cumulative, so a lost or repeated reply cannot distort them.
+    """
+
+    process: str
+    worker: str
+    before: dict[str, int]
+    now: dict[str, int]
+
+
+def process_counts(worker: str, before: dict[str, int]) -> ProcessCounts | None:
+    """Counts of this process; None if it has sent no request."""
+    now = REQUEST_COUNTS.now()
+    return ProcessCounts(_name(), worker, before, now) if now["requests"] else None
+
+
+class WorkerCounts:
+    """Requests of each worker since it was first given work by this executor. Safe to read from another thread."""
+
+    def __init__(self) -> None:
+        self._processes: dict[str, ProcessCounts] = {}
+
+    def add(self, counts: ProcessCounts | None) -> None:
+        """Add the counts of a reply; those of this process are left out, since it counts its own."""
+        if counts is None or counts.process == _name():
+            return
+        old = self._processes.get(counts.process, counts)
+        before = {name: min(count, old.before[name]) for name, count in counts.before.items()}
+        now = {name: max(count, old.now[name]) for name, count in counts.now.items()}
+        self._processes[counts.process] = ProcessCounts(counts.process, counts.worker, before, now)
+
+    def by_worker(self) -> dict[str, dict[str, int]]:
+        """``requests``, ``retries`` and ``rereads`` by address, including workers that have gone."""
+        found: dict[str, dict[str, int]] = {}
+        for process in list(self._processes.values()):
+            earlier = found.get(process.worker, {})  # a process that had the address before
+            found[process.worker] = {
+                name: count - process.before[name] + earlier.get(name, 0) for name, count in process.now.items()
+            }
+        return found
+
+
+def _name() -> str:
+    return f"{_PROCESS}-{os.getpid()}"  # a forked process has the random part of its parent
+
+
+class WorkerLog:
+    """Workers seen since a run began, by address; ``on_loss`` is called with a sentence when one is lost."""
+
+    def __init__(self) -> None:
+        self.on_loss: Callable[[str], None] | None = None
+        self._found: dict[str, dict[str, Any]] = {}
+        self._lock = Lock()
+
+    def joined(self, address: str, threads: int) -> None:
+        """Note a worker that takes tasks, unless it is known."""
+        with self._lock:
+            if self._found.get(address, {"lost": 0})["lost"] is not None:
+                self._found[address] = {"worker": address, "threads": threads, "came": time.time(), "lost": None}
+
+    def lost(self, address: str) -> None:
+        """Note that a worker is gone, and report it once."""
+        with self._lock:
+            known = self._found.get(address)
+            if known is None or known["lost"] is not None:
+                return
+            known["lost"] = time.time()
+            left = sum(each["lost"] is None for each in self._found.values())
+        if self.on_loss is not None:
+            at = time.strftime("%H:%M:%S", time.localtime(known["lost"]))
+            self.on_loss(
+                f"the worker {address} ({known['threads']} threads) was lost at {at}; its work is repeated on the "
+                f"{left} that are left"
+            )
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return ``worker`` (address), ``threads``, and ``came`` and ``lost`` (seconds since the epoch, or None)."""
+        with self._lock:
+            return [dict(each) for each in self._found.values()]
 
 
 class Placement(Protocol):
@@ -143,11 +202,9 @@ class Executor(ABC):
     """An executor of blocks. Parallelism is across blocks: inside one, BLAS has one thread.
 
     Attributes:
-        name: of the executor, in reports.
         in_process: whether blocks run in threads of this process: what they are given is not copied.
-        allowed: memory that each worker process may hold; None for no bound. Of this process, ``memory.limited`` says.
-        request_counts: requests of workers to remote stores; those of this process are counted separately.
-        members: workers seen since the executor was opened; none for threads of this process.
+        allowed: memory that each worker process may hold; None for no bound. Of this process, ``memory_limit`` says.
+        request_counts: requests of workers, not of this process, to remote stores.
     """
 
     name: str
@@ -179,13 +236,7 @@ class Executor(ABC):
 
     @abstractmethod
     def imap(self, fn: Callable[..., R], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[R]:
-        """``fn(item, *shared)`` in the order of the items, with a bounded number in flight.
-
-        Args:
-            fn: an importable function.
-            items: small values, one a task.
-            shared: large values, placed once.
-        """
+        """``fn(item, *shared)``, of an importable ``fn``, in order: a task each, with large values placed once."""
 
     @abstractmethod
     def host_map(self, fn: Callable[[T], R], items: Iterable[T]) -> list[R]:
@@ -205,14 +256,10 @@ def add(a: Parts, b: Parts) -> Parts:
 
 
 class Tree:
-    """Sums nodes of the tree in whatever order they arrive.
+    """Sums nodes of the tree in whatever order they arrive, from those, by level and index, that are there.
 
     A sum that waits for its sibling is never written over by one that comes after it in the tree's order: where nodes
     arrive in that order, what ``nodes`` holds at a moment stays the sum of those that had arrived by then.
-
-    Args:
-        leaves: number n of leaves.
-        nodes: sums to go on from, by level and index.
     """
 
     def __init__(self, leaves: int, nodes: Mapping[tuple[int, int], Parts] | None = None) -> None:

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from distributed import get_worker
 
-from streamkern.execute.base import Parts, Share, Tree
-from streamkern.execute.request_counts import ProcessCounts
+from streamkern.execute.base import Parts, ProcessCounts, Share, Tree
 from streamkern.execute.threads_executor import LanePool
 from streamkern.execute.tree_allreduce import Peers, Route
 from streamkern.execute.worker_protocol import (

@@ -10,6 +10,7 @@ answer a step within ``step_timeout``, is removed from the cluster and counts as
 
 from __future__ import annotations
 
+import logging
 import platform
 import secrets
 import time
@@ -29,7 +30,6 @@ from streamkern.engine.parallel import one_blas_thread
 from streamkern.errors import MemoryLimitError, StorageError, UsageError
 from streamkern.execute.base import Executor, LaneWork, Parts, Position, Share, StepResult, Tree, ranges_of_lanes
 from streamkern.execute.dask_actors import LaneActor, TreeResult
-from streamkern.execute.dask_client import CONNECT_SECONDS, connect
 from streamkern.execute.threads_executor import blas_kernels
 from streamkern.execute.tree_allreduce import Route
 from streamkern.execute.worker_protocol import (
@@ -52,6 +52,9 @@ _WORKER_SETTINGS = {  # of workers started here, which share their cores with ar
     "distributed.admin.tick.interval": "1s",
 }
 
+
+CONNECT_SECONDS = 5.0
+"""Seconds that a scheduler may take to answer the first time."""
 
 POLL_SECONDS = 1.0
 """Seconds between looks at the workers while an answer is awaited."""
@@ -76,6 +79,52 @@ class _WorkerState(NamedTuple):
     running: bool
     beat: float
     silent: float
+
+
+class _Client(Client):
+    """Dask leaves a client that cannot be started with its thread, and a deadlock once Python collects it."""
+
+    def start(self, **kwargs: Any) -> None:
+        try:
+            super().start(**kwargs)  # type: ignore[no-untyped-call]
+        except BaseException:
+            self.close()  # type: ignore[no-untyped-call]
+            self._loop_runner.stop()  # type: ignore[no-untyped-call]
+            raise
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[Any]:  # a Client, whose methods have no types
+    """A client that prints no tracebacks beside our error when it loses the scheduler."""
+    loggers = [logging.getLogger(name) for name in ("distributed.client", "distributed.batched")]
+    levels = [log.level for log in loggers]
+    for log in loggers:
+        log.setLevel(logging.CRITICAL + 1)
+    try:
+        with _client(address) as client:
+            yield client
+    finally:
+        for log, level in zip(loggers, levels, strict=True):
+            log.setLevel(level)
+
+
+def _client(address: str) -> Client:
+    try:
+        return _Client(address, timeout=CONNECT_SECONDS, set_as_default=False)  # type: ignore[no-untyped-call]
+    except OSError as error:
+        secure = ", and that both sides' certificates are of the authority in distributed.comm.tls.ca-file"
+        raise StorageError(
+            f"No Dask scheduler answered within {CONNECT_SECONDS:g} seconds.",
+            where=address,
+            expected="a scheduler that listens there",
+            remedy="start one (dask scheduler), or check the address" + secure * address.startswith("tls:"),
+        ) from error
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise UsageError(
+            f"The address of the scheduler cannot be used: {error}",
+            where=address,
+            expected="tcp://HOST:PORT, or tls://HOST:PORT with distributed.comm.tls configured",
+        ) from error
 
 
 @contextmanager
@@ -107,10 +156,7 @@ def local_processes_executor(processes: int | None = None, threads: int | None =
 
 
 class DaskExecutor(Executor):
-    """Runs blocks on the workers of a cluster. A context manager: BLAS has one thread in this process while it is open.
-
-    On the workers, BLAS has one thread from the first task on (as where Dask starts them itself). Workers may come and
-    go.
+    """Runs blocks on the workers of a cluster, which may come and go. While it is open, BLAS has one thread here.
 
     Args:
         client: a client of the cluster, or the address of its scheduler.
@@ -118,9 +164,6 @@ class DaskExecutor(Executor):
         worker_timeout: seconds to wait for the first worker.
         stall_timeout: seconds without a heartbeat after which a worker is lost.
         step_timeout: seconds after which a worker that has not answered a step, or not got ready for one, is lost.
-
-    Attributes:
-        losses: workers that went away so far.
     """
 
     name = "dask"
@@ -149,7 +192,7 @@ class DaskExecutor(Executor):
     def __enter__(self) -> DaskExecutor:
         with ExitStack() as stack:
             if isinstance(self._given, str):
-                self.client = stack.enter_context(connect(self._given))
+                self.client = stack.enter_context(_connected(self._given))
             elif self._given.asynchronous:
                 raise UsageError("The client is asynchronous.", where="client", expected="Client(asynchronous=False)")
             else:
@@ -251,8 +294,8 @@ class DaskExecutor(Executor):
     def broadcast(self, payload: bytes) -> Future[Shared]:
         """Send ``payload`` as the argument of a task: what is scattered to a worker is lost with the worker."""
         with large_arguments():
-            broadcast: Future[Shared] = self.client.submit(Shared, payload, self.allowed, pure=False)
-            return broadcast
+            sent: Future[Shared] = self.client.submit(Shared, payload, self.allowed, pure=False)
+            return sent
 
     def task_result(self, answer: bytes, worker: str | None = None) -> Any:
         """The result of a task; its error is raised here."""
@@ -272,7 +315,7 @@ class DaskExecutor(Executor):
     def _submit(self, broadcast: Future[Shared], message: bytes) -> Future[bytes]:
         with large_arguments():  # such as the rows of a leaf
             task: Future[bytes] = self.client.submit(_run, broadcast, message, pure=False)
-        return task
+            return task
 
     def update_workers(self, age: float = 0.0) -> None:
         """See which workers there are, unless that was seen less than ``age`` seconds ago."""
@@ -305,11 +348,7 @@ class DaskExecutor(Executor):
             self.members.lost(address)
 
     def require_workers(self) -> None:
-        """Wait until there is a worker.
-
-        Raises:
-            StorageError: no worker has come within ``worker_timeout`` seconds.
-        """
+        """Wait until there is a worker, for ``worker_timeout`` seconds at most."""
         start = time.monotonic()
         while not self.workers:
             if time.monotonic() > start + self.worker_timeout:
@@ -323,10 +362,7 @@ class DaskExecutor(Executor):
             self.update_workers()
 
     def wait(self, future: Future[T], worker: str | None = None, deadline: float | None = None) -> T:
-        """The result of a future, whose task raises only where the cluster is at fault.
-
-        ``worker`` is the only one that can run it, and is given up at ``deadline``.
-        """
+        """The result of a future; ``worker`` is the only one that can run it, and is given up at ``deadline``."""
         while True:
             try:
                 return future.result(timeout=POLL_SECONDS)
@@ -378,19 +414,13 @@ class Lanes:
     """
 
     def __init__(self, executor: DaskExecutor, payload: bytes, lanes: int) -> None:
-        self.executor = executor
-        self.payload = payload
-        self.lanes = lanes
+        self.executor, self.payload, self.lanes = executor, payload, lanes
         self._futures: list[Future[Any]] = []
         self._actors: list[PlacedActor] = []
         self._number = 0
 
     def step(self, position: Position, state: Any, ahead: Sequence[Position] = ()) -> StepResult:
-        """Sum over all lanes; repeated from the start if a worker is lost.
-
-        Raises:
-            StorageError: the cluster is gone, has no workers, or loses them at every attempt.
-        """
+        """Sum over all lanes; repeated from the start if a worker is lost."""
         before = self.executor.losses
         for retries in range(MAX_ATTEMPTS):
             start = time.perf_counter()
@@ -447,19 +477,10 @@ class Lanes:
         for first, last in pairwise([*roots, len(parts)]):
             tree = tuple(peers[first:last])
             for rank, (address, key) in enumerate(tree):
+                route = Route(rank, tree, self.executor.step_timeout)
+                arguments = (broadcast, route, parts[address], self.lanes, threads[address], platform.node())
                 futures.append(
-                    self.executor.client.submit(
-                        LaneActor,
-                        broadcast,
-                        Route(rank, tree, self.executor.step_timeout),
-                        parts[address],
-                        self.lanes,
-                        threads[address],
-                        platform.node(),
-                        actor=True,
-                        workers=[address],
-                        key=key,
-                    )
+                    self.executor.client.submit(LaneActor, *arguments, actor=True, workers=[address], key=key)
                 )
         return futures
 
@@ -488,7 +509,12 @@ class Lanes:
             except TimeoutError:
                 late = placed if time.monotonic() <= deadline else self._late(placed)
                 self.executor.explain_delay(late.future, late.address, deadline)
-                self._require_others()
+                # A reply may depend on any of the actors.
+                if any(
+                    each.address not in self.executor.workers or each.future.status in FAILED_STATUSES
+                    for each in self._actors
+                ):
+                    raise LostError from None
             except (Exception, CancelledError) as error:  # exceptions of the work itself come as replies
                 raise LostError from error
 
@@ -503,14 +529,6 @@ class Lanes:
             if address is None:
                 return placed
             placed = below[address]
-
-    def _require_others(self) -> None:
-        """Raise ``LostError`` where an actor is gone, since a reply may depend on any of them."""
-        if any(
-            placed.address not in self.executor.workers or placed.future.status in FAILED_STATUSES
-            for placed in self._actors
-        ):
-            raise LostError
 
     def _stop(self) -> None:
         if len(self._actors) <= MAX_TREE_ROOTS:  # none waits for another

@@ -5,23 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 from threadpoolctl import threadpool_info
 
 from streamkern.engine.parallel import one_blas_thread
-from streamkern.execute.base import (
-    Executor,
-    LaneWork,
-    Parts,
-    Position,
-    Share,
-    StepResult,
-    Tree,
-)
-from streamkern.execute.prefetch import Prefetch
+from streamkern.execute.base import Executor, LaneWork, Parts, Position, Share, StepResult, Tree
 from streamkern.memory import check_memory
 from streamkern.resources import thread_count
 
@@ -43,17 +34,13 @@ def _serve(executor: object) -> None:
     _thread.executor = executor
 
 
-def _is_served_by(executor: object) -> bool:
-    """A thread of the executor that waited for its other threads could deadlock: it computes by itself."""
-    return getattr(_thread, "executor", None) is executor
+def _served() -> object:
+    """The executor of this thread: where it waited for the other threads it could deadlock, so it computes itself."""
+    return getattr(_thread, "executor", None)
 
 
 class ThreadsExecutor(Executor):
-    """Runs blocks in a pool of threads. A context manager: BLAS has one thread while it is open.
-
-    Args:
-        threads: size of the pool; the cores of the process by default.
-    """
+    """Runs blocks in a pool of threads. A context manager: BLAS has one thread while it is open."""
 
     name = "threads"
     in_process = True
@@ -67,7 +54,7 @@ class ThreadsExecutor(Executor):
 
     def __enter__(self) -> ThreadsExecutor:
         # In a task BLAS has one thread already, and looking for its libraries takes milliseconds.
-        self._within = getattr(_thread, "executor", None)
+        self._within = _served()
         if self._within is None:
             self._limits = one_blas_thread()
         elif self.slots == 1:  # the task's thread is the one: another would take turns with it at Python's lock
@@ -95,7 +82,7 @@ class ThreadsExecutor(Executor):
         return self._slots
 
     def imap(self, fn: Callable[..., R], items: Iterable[Any], shared: tuple[Any, ...] = ()) -> Iterator[R]:
-        if _is_served_by(self):
+        if _served() is self:
             yield from (fn(item, *shared) for item in items)
             return
         flying: deque[Future[R]] = deque()
@@ -111,22 +98,59 @@ class ThreadsExecutor(Executor):
                 future.cancel()
 
     def host_map(self, fn: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        if _is_served_by(self):
+        if _served() is self:
             return list(map(fn, items))
         return list(self.pool.map(fn, items))
 
     def place(self, work: LaneWork, lanes: int) -> LanePool | SingleThreadLanes:
         """All lanes in the pool; in a task whose thread is the only one, one after another."""
-        if _is_served_by(self):
+        if _served() is self:
             return SingleThreadLanes(work, lanes)
         return LanePool(work, range(lanes), lanes, self.pool, self.slots)
 
 
-class SubtreeSums(NamedTuple):
-    """Sums of the largest complete subtrees over some lanes, by (level, index), and seconds.
+class Prefetch:
+    """Builds blocks by a thread of its own, in the order they were announced, and hands each out once."""
 
-    Those of ``wait`` and ``compute`` are of all threads together; ``adding`` is a part of ``elapsed``.
-    """
+    def __init__(self, build: Callable[..., Any]) -> None:
+        self._build = build
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="streamkern-prefetch")
+        self._ready: dict[tuple[Hashable, ...], Future[Any]] = {}
+        self._lock = threading.Lock()
+
+    def announce(self, keys: Iterable[tuple[Hashable, ...]]) -> None:
+        """Keep blocks of these keys, and of no others, on the way."""
+        wanted = dict.fromkeys(keys)
+        with self._lock:
+            for key in [key for key in self._ready if key not in wanted]:
+                self._ready.pop(key).cancel()
+            for key in wanted:
+                if key not in self._ready:
+                    self._ready[key] = self._pool.submit(self._build, *key)
+
+    def take(self, key: tuple[Hashable, ...]) -> tuple[Any, float]:
+        """The block, and how many seconds it was waited for."""
+        start = time.perf_counter()
+        with self._lock:
+            future = self._ready.pop(key)
+        block = future.result()
+        return block, time.perf_counter() - start
+
+    def peek(self, key: tuple[Hashable, ...], wait: bool = True) -> Any:
+        """Return the block of a key, which stays for ``take``; None if it was not begun, failed or needs ``wait``."""
+        with self._lock:
+            future = self._ready.get(key)
+        try:
+            return None if future is None or not (wait or future.done()) else future.result()
+        except (Exception, CancelledError):  # raised when the block is taken
+            return None
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class SubtreeSums(NamedTuple):
+    """Sums of complete subtrees by (level, index), and seconds: ``wait`` and ``compute`` of all threads together."""
 
     sums: dict[tuple[int, int], Parts]
     wait: float
@@ -154,11 +178,7 @@ class LanePool:
     def __init__(
         self, work: LaneWork, own_lanes: Sequence[int], lanes: int, pool: ThreadPoolExecutor, begin: int = 0
     ) -> None:
-        self.work = work
-        self.own_lanes = own_lanes
-        self.lanes = lanes
-        self.pool = pool
-        self.begin = begin
+        self.work, self.own_lanes, self.lanes, self.pool, self.begin = work, own_lanes, lanes, pool, begin
         self.prefetch = Prefetch(work.build)
         self._lock = threading.Lock()
         self._ahead: Position | None = None

@@ -17,16 +17,13 @@ from streamkern.execute.worker_protocol import LostError, dumps, loads, sendable
 
 T = TypeVar("T")
 
-_CLOSED = "closed"
+_CLOSED = ("closed",)
 
 
 class Route(NamedTuple):
-    """The position of a worker in the tree of a step.
+    """The position of a worker in the tree of a step: rank 0 is the root.
 
-    Attributes:
-        rank: number of the worker; 0 is the root.
-        peers: address and actor key of every worker of the tree, by rank.
-        timeout: seconds after which a missing message counts as lost.
+    ``peers`` have address and actor key by rank; after ``timeout`` seconds a missing message counts as lost.
     """
 
     rank: int
@@ -79,9 +76,7 @@ class Peers:
 
     def close(self) -> None:
         """Raise ``LostError`` in all threads that wait for a message."""
-        with self._came:
-            self._mail[_CLOSED] = b""
-            self._came.notify_all()
+        self.deliver(_CLOSED, b"")
 
     def go(self, number: int, message: bytes) -> None:
         """Send the request for a step to the children."""

@@ -20,8 +20,7 @@ from distributed.protocol import pickle
 
 from streamkern.engine.parallel import one_blas_thread
 from streamkern.errors import MemoryLimitError, StorageError
-from streamkern.execute.base import PIPELINE_FILE, Allowance
-from streamkern.execute.request_counts import ProcessCounts, process_counts
+from streamkern.execute.base import PIPELINE_FILE, Allowance, ProcessCounts, process_counts
 from streamkern.memory import memory_limit, resident_bytes
 from streamkern.sources.remote_store import REQUEST_COUNTS
 

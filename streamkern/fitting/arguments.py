@@ -83,8 +83,7 @@ def hold_out(
 ) -> tuple[Dataset, Dataset | None]:
     """Return training and validation rows: of a share, those that a seed draws; of a ``Dataset``, it.
 
-    Of rows in memory, the share is drawn from each class where one has few rows; this reads the labels. Of rows with a
-    time or a group, the share is as ``Dataset.split`` says.
+    Of rows in memory, the share is drawn from each class where one has few rows; this reads the labels.
     """
     if validation is None or isinstance(validation, Dataset):
         return data, validation

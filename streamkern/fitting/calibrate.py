@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from streamkern.centers import Uniform
 from streamkern.data.class_weights import class_factors, row_factors
 from streamkern.data.dataset import Dataset, EmptySideError
 from streamkern.data.row_order import Block, Scan
-from streamkern.data.row_roles import RowRoles
 from streamkern.data.targets import Classes, Encoding, Indicators, as_values
 from streamkern.defaults import (
     CALIBRATION_SHARE,
@@ -46,9 +46,9 @@ from streamkern.types import Array
 
 
 def out_of_sample_source(solver: Solver, train: Dataset, validation: Dataset | None) -> str | None:
-    """Source of outputs on rows that the model was not fitted to: ``validation``, one of ``LEFT_OUT``, or None.
+    """Source of outputs on rows that the model was not fitted to: ``validation`` rows, one of ``LEFT_OUT``, or None.
 
-    Validation rows where there are some. Else ``Direct`` has the outputs on training rows, each left out, in closed
+    Without validation rows ``Direct`` has the outputs on training rows, each left out, in closed
     form; not on augmented rows, whose copies would stay. Rows leave with their group, where all rows are few; the past
     of a row cannot be had without its future.
     """
@@ -86,15 +86,11 @@ def with_held_out(recipe: Any) -> tuple[Any, str]:
         return recipe, f"no rows are held out for {what}: they have one time or one group"
     if roles is not None and train.base_rows < n // 2:
         return recipe, f"no rows are held out for {what}: {train.base_rows:,} of {n:,} would be left to fit"
-    why = f"{len(held):,} of {n:,} rows are held out for {what}{_said(roles)} (a solver that is given takes all rows)"
+    which = [] if roles is None else ["the latest"] * bool(roles.time) + ["of some groups"] * bool(roles.group)
+    said = f", {' '.join(which)}" if which else ""
+    why = f"{len(held):,} of {n:,} rows are held out for {what}{said} (a solver that is given takes all rows)"
     centers = replace(recipe.centers, p=min(drawn, train.base_rows)) if drawn else recipe.centers
     return replace(recipe, train=train, validation=held.plain(), centers=centers), why
-
-
-def _said(roles: RowRoles | None) -> str:
-    """How rows are held out that have a time or a group, in words."""
-    parts = [] if roles is None else [*(["the latest"] * bool(roles.time)), *(["of some groups"] * bool(roles.group))]
-    return f", {' '.join(parts)}" if parts else ""
 
 
 def require_threshold_rows(source: str | None) -> None:
@@ -123,11 +119,7 @@ def require_two_classes(encoding: Encoding | None) -> None:
 def fit_calibration(
     problem: Problem, outcome: Outcome, warn: Callable[[str], None], threshold: str | None = None
 ) -> Calibration | None:
-    """Learn probabilities or intervals; None if there are no rows to learn them from.
-
-    The problem is as it was solved. ``warn`` is called with a message about classes that the rows lack; ``threshold``
-    is the metric that one is chosen for, or None.
-    """
+    """Probabilities or intervals of a solved problem; None if there are no rows to learn them from."""
     encoding = problem.encoding
     out_of_sample = outcome.out_of_sample if problem.validation is None else on_validation(problem, outcome.weights)
     if out_of_sample is None:
@@ -146,15 +138,10 @@ def fit_calibration(
     return fit_class_calibration(out_of_sample, problem, warn, threshold)
 
 
-@dataclass(eq=False)
-class _Outputs:
-    basis: Basis
-
-    def __call__(self, block: Block, state: Array) -> Parts:
-        """The sums of a block, under weights ``state``, shape (M, c)."""
-        if not len(block.ids):
-            return (Stack(),)
-        return (Stack(((self.basis.predict(block.X, state).astype(np.float64), block.y, block.ids, block.w),)),)
+def _outputs(basis: Basis, block: Block, weights: Array) -> Parts:
+    if not len(block.ids):
+        return (Stack(),)
+    return (Stack(((basis.predict(block.X, weights).astype(np.float64), block.y, block.ids, block.w),)),)
 
 
 def on_validation(problem: Problem, weights: Array, basis: Basis | None = None) -> OutOfSample:
@@ -163,7 +150,7 @@ def on_validation(problem: Problem, weights: Array, basis: Basis | None = None) 
     assert held is not None
     held = held.plain()
     held = held.sample(held_out_count(held.base_rows, problem.encoding.outputs))
-    work = ScanWork(Scan(problem.assembly(held), 1024), _Outputs(basis or problem.predictor()))
+    work = ScanWork(Scan(problem.assembly(held), 1024), partial(_outputs, basis or problem.predictor()))
     (pieces,) = sweep(problem.executor, work, weights)
     F, y, ids = (np.concatenate([piece[k] for piece in pieces]) for k in (0, 1, 2))
     w = None if pieces[0][3] is None else np.concatenate([piece[3] for piece in pieces])
@@ -173,10 +160,7 @@ def on_validation(problem: Problem, weights: Array, basis: Basis | None = None) 
 
 
 def no_better_than_mean(out_of_sample: OutOfSample, encoding: Encoding) -> str:
-    """Say in a sentence if a model is no better than the mean of the targets on rows that it was not fitted to.
-
-    Return an empty text if it is better, if the rows are fewer than ``MIN_HELD_OUT_ROWS``, or if no row has a weight.
-    """
+    """Say if a model is no better than the mean on rows that it was not fitted to; "" too where few rows can tell."""
     if len(out_of_sample.y) < MIN_HELD_OUT_ROWS or (out_of_sample.w is not None and not out_of_sample.w.any()):
         return ""
     F, than = out_of_sample.outputs, "the mean of the targets"

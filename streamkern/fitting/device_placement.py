@@ -20,11 +20,7 @@ from streamkern.solvers.eigenpro import exact_bytes
 def device_for(recipe: Any, name: str) -> Device | None:
     """The device that a resolved recipe is computed on; None for the CPU.
 
-    ``name`` is ``"cpu"``, ``"cuda"`` or ``"auto"``, which takes a card that ``get_device`` has for it, for as much work
-    as opening it is worth.
-
-    Raises:
-        UsageError: ``"cuda"`` on a machine without a GPU, or for a kernel or solver that runs on the CPU only.
+    ``name`` is ``"cpu"``, ``"cuda"`` or ``"auto"``, which takes a card for as much work as opening it is worth.
     """
     if name == "cpu":
         return None

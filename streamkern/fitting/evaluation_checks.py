@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,15 +66,11 @@ def require_target(rows: Dataset, where: str) -> Target:
     return rows.target
 
 
-@dataclass(frozen=True)
-class _Unseen:
-    assembly: Assembly
-
-    def __call__(self, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
-        raw, where = block
-        lookup = Lookup(self.assembly.dataset.source)
-        self.assembly.transformed(raw.X, raw.ids, where, lookup)
-        return (lookup.unseen,)
+def _unseen(assembly: Assembly, block: tuple[RawRows, str], state: Any) -> tuple[Any, ...]:
+    raw, where = block
+    lookup = Lookup(assembly.dataset.source)
+    assembly.transformed(raw.X, raw.ids, where, lookup)
+    return (lookup.unseen,)
 
 
 def unseen_categories(dataset: Dataset, executor: Executor) -> dict[str, int]:
@@ -82,5 +78,6 @@ def unseen_categories(dataset: Dataset, executor: Executor) -> dict[str, int]:
     if not any(isinstance(each, Encode | TargetMeans) for each in dataset.transforms) or not dataset.base_rows:
         return {}
     assembly = Assembly(dataset.plain())
-    (found,) = sweep(executor, ScanWork(RawScan(Scan(assembly, scan_rows(dataset._widest))), _Unseen(assembly)))
+    scan = RawScan(Scan(assembly, scan_rows(dataset._widest)))
+    (found,) = sweep(executor, ScanWork(scan, partial(_unseen, assembly)))
     return dict(found)

@@ -39,13 +39,6 @@ def fit(
 
     ``on_plan`` is called with the projected memory before the first row is read. ``baseline`` has the bytes that the
     projection starts from, by default those that the process holds now. ``after`` are stages of the caller that follow.
-
-    Raises:
-        PlanRefusedError: it would not fit the budget.
-        PrecisionError: the dtype cannot represent the kernel on these rows.
-        UsageError: the solver has a patience and there are no validation rows.
-        DataError: rows that cannot be used, or fewer than centers.
-        NumericalError: training diverged or stagnated.
     """
     runner = runner or Runner()
     baseline = load_libraries() if baseline is None else baseline
@@ -85,11 +78,6 @@ def _require_startable(recipe: Recipe, runner: Runner) -> None:
         answered = runner.held_out_rows > 0
         source = out_of_sample_source(recipe.solver, recipe.train, recipe.validation) if answered else None
         require_threshold_rows(source)
-    _require_metric(recipe)
-
-
-def _require_metric(recipe: Recipe) -> None:
-    """Raise UsageError where rows are augmented, the model is linear in features, or the centers are given."""
     if recipe.metric is None:
         return
     for wrong, what, remedy in (
@@ -113,14 +101,10 @@ def planned_shape(
     after: tuple[Stage, ...] = (EVALUATE,),
     **how: Any,
 ) -> tuple[FitShape, tuple[Stage, ...]]:
-    """The shape of a fit before its rows are read, with the search that is part of it; and its stages.
-
-    ``held_out_rows`` and ``searches`` are those of the ``Runner``, ``how`` as in ``shape_of``. PlanRefusedError has the
-    remedy where not even a fit without the search would fit.
-    """
+    """The shape of a fit before its rows are read, with the search that is part of it; and its stages."""
     guess, listed = planned_rows(recipe), (*stages_of_model(recipe), *after)
     shape = shape_of(recipe, guess, likely_outputs(guess), held_out_rows, **how)
     if not searches or not needs_kernel_search(recipe):
         return shape, listed
-    footprint(shape, listed)
+    footprint(shape, listed)  # has the remedy where not even a fit without the search would fit
     return with_search(shape), listed

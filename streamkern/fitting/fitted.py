@@ -16,16 +16,12 @@ from streamkern.solvers.loop import Outcome
 
 
 class Fitted(NamedTuple):
-    """Result of a fit.
+    """Result of a fit: the problem as it was solved, and its outcome; of a partition, the model.
 
     Attributes:
-        problem: the problem as it was solved: scaled rows, encoding, kernel, centers.
         median: the median distance of two rows, if a bandwidth depends on it.
-        metric: learned on the features, or None.
         columns: the features that the metric is of, or None.
         choice: the kernel that was chosen where none was given, or None.
-        calibration: calibration of probabilities or intervals, or None.
-        model: the model, of a partition; else None, as the problem and the outcome have all of it.
     """
 
     problem: Problem

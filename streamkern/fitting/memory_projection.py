@@ -73,20 +73,24 @@ def basis_width(recipe: Recipe, dataset: Dataset | None = None) -> int:
     return recipe.features.width(dataset.n_features, p)
 
 
-def all_rows_are_centers(recipe: Recipe, dataset: Dataset, any_kernel: bool = False) -> bool:
-    """Return True if every row, as it is stored, is a center drawn, of a kernel whose matrices have a factor."""
-    if dataset.augmentations or len(dataset) != dataset.base_rows or not (any_kernel or is_factorable(recipe.kernel)):
+def all_rows_are_centers(recipe: Recipe, dataset: Dataset, anywhere: bool = False) -> bool:
+    """Return True if every row, as it is stored, is a center drawn, of a kernel whose matrices have a factor.
+
+    With ``anywhere``, of any kernel, and where the centers stay where the rows are stored.
+    """
+    centers = recipe.centers
+    if recipe.features is not None or dataset.augmentations or len(dataset) != dataset.base_rows:
         return False
-    return (
-        recipe.features is None and isinstance(recipe.centers, Uniform) and basis_width(recipe, dataset) == len(dataset)
-    )
+    if anywhere and centers is not None and centers.stored:
+        return True
+    drawn = isinstance(centers, Uniform) and basis_width(recipe, dataset) == len(dataset)
+    return drawn and (anywhere or is_factorable(recipe.kernel))
 
 
 def shape_of(recipe: Recipe, rows: Dataset, outputs: int, held_out_rows: int, **how: Any) -> FitShape:
-    """The shape of a recipe's fit to rows of a width, with a number of outputs.
+    """The shape of a recipe's fit to rows of a width; answers are made from ``held_out_rows`` at most.
 
-    ``held_out_rows`` are those that answers are made from, at most, 0 for none; ``how`` are further fields of the
-    shape: the budget, what is held before, and the executor.
+    ``how`` are further fields of the shape: the budget, what is held before, and the executor.
     """
     source = out_of_sample_source(recipe.solver, recipe.train, recipe.validation) if held_out_rows else None
     itemsize = np.dtype(recipe.dtype).itemsize

@@ -80,13 +80,7 @@ def subtract_offsets(dataset: Dataset, facts: Statistics, translation_invariant:
 
 
 class Rounding(NamedTuple):
-    """A comparison of a kernel with its rounding errors.
-
-    Attributes:
-        share: error of a kernel value, as a share of the kernel's variation over the rows.
-        distance_error: root of δ; δ itself in the L1 norm.
-        variation: |k(D) − k(x, x)| / |k(x, x)|.
-    """
+    """Error of a kernel value as a share of its variation, |k(D) − k(x, x)| / |k(x, x)|; and √δ, in the L1 norm δ."""
 
     share: float
     distance_error: float
@@ -94,12 +88,7 @@ class Rounding(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Typical size of rows, as they are multiplied, and typical distance between them.
-
-    Attributes:
-        norm: N, typical squared norm, or L1 norm.
-        distance: D, typical squared distance, or L1 distance, of two rows; 0 where there is one row only.
-    """
+    """Typical squared norm N of rows, as they are multiplied, and squared distance D, 0 of one row; or L1 norms."""
 
     norm: float
     distance: float
@@ -162,10 +151,9 @@ def require_precision(
     facts: Statistics,
     dtype: np.dtype[Any],
 ) -> None:
-    """Raise PrecisionError for rows and a kernel that the dtype cannot represent, by the rule of this module.
+    """Raise PrecisionError for rows and a kernel, or features, that the dtype cannot represent, by the module's rule.
 
-    Where there are features, they decide, not the kernel; p is 0 where features do without centers. Rows are
-    preprocessed, scaled and ``subtract_offsets``; ``facts`` are from before the scaling.
+    Rows are preprocessed, scaled and ``subtract_offsets``; ``facts`` are from before the scaling.
     """
     if features is not None and not features.needs_centers:
         if features.translation_invariant:
@@ -177,11 +165,6 @@ def require_precision(
     else:
         kernel = getattr(features, "kernel", kernel)
         size = typical_sizes(Z, kernel.translation_invariant, kernel.norm)
-    require_resolved(kernel, size, dtype)
-
-
-def require_resolved(kernel: Kernel, size: Sizes, dtype: np.dtype[Any]) -> None:
-    """Raise PrecisionError for rows of a size, and a kernel, that the dtype cannot represent."""
     if not np.isfinite(size).all():
         return  # rows are refused where they are read
     name, found = str(dtype), kernel_rounding(kernel, size, dtype)

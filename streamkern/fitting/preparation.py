@@ -32,12 +32,7 @@ from streamkern.user_code_digest import described
 
 
 def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
-    """One sweep over the rows, transformed but not scaled: ranges, moments, labels; refuses rows that cannot be used.
-
-    Raises:
-        DataError: the dataset is empty or has no target, a value is not finite, every feature is constant, or there is
-            one class only; the message names chunk and row.
-    """
+    """Ranges, moments and labels of the rows, transformed but not scaled; refuses rows that cannot be used."""
     dataset._require_rows()
     target = require_target(dataset, "the training rows")
     plain = dataset.plain()
@@ -64,21 +59,14 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
 
 
 def fit_step(dataset: Dataset, step: Learning, executor: Executor) -> tuple[Transform, ...]:
-    """The transforms that a step of preprocessing comes to: one sweep over the rows, or none.
-
-    UsageError is raised where the step does not fit the rows, as without its column; DataError where the rows forbid
-    it.
-    """
+    """The transforms that a step of preprocessing comes to: one sweep over the rows, or none."""
     dataset._require_rows()
     plain = dataset.plain()._settled()
-    contribution = step.contribution(plain)
-    if contribution is None:
-        return _several(step.fitted(plain, None))
-    scan = TransformedScan(Scan(Assembly(plain), scan_rows(plain._widest), only=step.only(plain)))
-    return _several(step.fitted(plain, sweep(executor, ScanWork(scan, contribution))))
-
-
-def _several(made: Transform | tuple[Transform, ...]) -> tuple[Transform, ...]:
+    contribution, sums = step.contribution(plain), None
+    if contribution is not None:
+        scan = TransformedScan(Scan(Assembly(plain), scan_rows(plain._widest), only=step.only(plain)))
+        sums = sweep(executor, ScanWork(scan, contribution))
+    made = step.fitted(plain, sums)
     return made if isinstance(made, tuple) else (made,)
 
 
@@ -101,12 +89,7 @@ def rows_key(dataset: Dataset) -> str:
 
 @dataclass(eq=False)
 class TrainingRows:
-    """Training rows while they are prepared.
-
-    Attributes:
-        data: the rows, preprocessed as far as it has come.
-        facts: their statistics before the scaling that is left at the end; None until they are taken.
-    """
+    """Training rows while they are prepared; ``facts`` are from before the scaling that is left at the end."""
 
     recipe: Recipe
     executor: Executor
@@ -159,18 +142,13 @@ def scan_work(shape: FitShape) -> StageWork:
     )
 
 
-def scan_memory(shape: FitShape) -> int:
-    """A sweep over all rows, with the most that a step learns from."""
-    return shape.sweeping
-
-
 STATISTICS = Stage(
     "statistics",
     lambda rows: statistics(rows.data, rows.executor, rows.recipe.task),
     "facts",
     key=lambda rows: (rows_key(rows.data), rows.recipe.task),
     when=lambda rows: rows.facts is None,
-    memory=scan_memory,
+    memory=lambda shape: shape.sweeping,
     work=scan_work,
 )
 
@@ -206,7 +184,7 @@ def _preprocessing(given: Step | AutoScale) -> tuple[Stage, ...]:
             lambda rows: fit_step(rows.data, given, rows.executor),
             take=take,
             key=lambda rows: (rows_key(rows.data), described(given)),
-            memory=scan_memory,
+            memory=lambda shape: shape.sweeping,
             work=scan_work,
         ),
     )

@@ -70,12 +70,10 @@ def choose_solver(
     ridge: bool = False,
     threads: int = ASSUMED_THREADS,
 ) -> SolverChoice:
-    """The solver for a problem.
+    """The solver for a problem; ``features`` says that the model is linear in features.
 
-    The ``memory`` of the size bounds that of a solver; None is no bound. ``passes`` and ``patience``, where there are
-    validation rows, are for an iterative method; ``features`` says that the model is linear in features; ``ridge``,
-    that held-out rows will choose one. Sums of normal equations are reckoned for ``threads``: more than there are,
-    unless their number is known.
+    ``passes`` and ``patience`` are for an iterative method; with ``ridge``, held-out rows will choose one. Sums of
+    normal equations are reckoned for ``threads``: more than there are, unless their number is known.
     """
     size = replace(size, slots=ASSUMED_THREADS, overlaps=True)
     made = EigenPro1 if features else EigenPro
@@ -163,28 +161,21 @@ def resolve_solver(recipe: R, budget: int, threads: int = ASSUMED_THREADS, ridge
         outputs = max(1, int(np.prod(target.outputs)))
     memory = solver_memory(budget, data, p, itemsize)
     patience = None if given.validation is None else PATIENCE
-    if _all_rows_are_centers(given) and (given.centers.stored or EigenPro().chosen_projection(p, memory) != "exact"):
+    if all_rows_are_centers(given, given.train, anywhere=True) and (
+        given.centers.stored or EigenPro().chosen_projection(p, memory) != "exact"
+    ):
         why = "EigenPro2: every training row is a center, so no step is projected"
         return replace(given, solver=EigenPro2(epochs=default_passes(len(data)), patience=patience)), why
     choice = choose_solver(
         ProblemSize(
-            len(data),
-            p,
-            d,
-            outputs,
-            itemsize,
-            given.lanes,
-            ASSUMED_THREADS,
-            memory,
-            features=given.features,
-            all_rows_are_centers=all_rows_are_centers(given, data),
-            weighted=data.weighted,
+            len(data), p, d, outputs, itemsize, given.lanes, ASSUMED_THREADS, memory, features=given.features,
+            all_rows_are_centers=all_rows_are_centers(given, data), weighted=data.weighted,
         ),
         features=given.features is not None,
         patience=patience,
         ridge=d <= MAX_L1_FEATURES and (ridge or needs_kernel_search(given)),
         threads=threads,
-    )
+    )  # fmt: skip
     return replace(given, solver=choice.solver), choice.reason
 
 
@@ -196,11 +187,3 @@ def _with_centers(given: Any, budget: int) -> Iterator[Candidate[Any]]:
     if direct and all_rows_are_centers(every, given.train):
         yield Candidate(every, memory=rows, memory_limit=max_rows_as_centers(rows, d, budget))
     yield Candidate(replace(given, centers=default_centers(rows, d, budget, given.seed)))
-
-
-def _all_rows_are_centers(recipe: Any) -> bool:
-    """Return True if every training row is a center, and a row as it is stored, wherever the centers are."""
-    data, centers = recipe.train, recipe.centers
-    if recipe.features is not None or centers is None or data.augmentations or len(data) != data.base_rows:
-        return False
-    return bool(centers.stored) or all_rows_are_centers(recipe, data, any_kernel=True)

@@ -23,12 +23,8 @@ all rows in memory."""
 class Stage:
     """A stage of a fit: what ``run`` returns, kept by ``key``, and given to the fit.
 
-    ``memory`` and ``work`` are its costs, of the shape of a fit (``FitShape``) and before it begins; both are None of a
-    stage that only some data ask for, and of one that takes no time.
-
     Attributes:
         name: as progress, status, report and result have it; "" for a step that takes no time, which nothing shows.
-        run: computes the result of a fit so far.
         into: the attribute of the fit that has the result; "" for none.
         take: makes more of the result; returns stages that it asks for, which come next.
         key: all that the result depends on; None if it is not kept.
@@ -36,8 +32,7 @@ class Stage:
         until: the stage that alone needs the result: it is kept with the checkpoints of that stage, until that ends.
         checkpoints: whether an interrupted run goes on within the stage.
         parts: whether it is kept and shown part by part (``Runner.keep``), as a level or a leaf, and not as a whole.
-        memory: bytes that it adds at its peak.
-        work: its rows, operations and bytes read.
+        memory: bytes that it adds at its peak to a fit of a shape; None, as ``work``, where only some data ask for it.
         why: what it will do on such a shape, and why, in a sentence or several.
     """
 

@@ -28,14 +28,13 @@ from streamkern.engine.device import Device
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import NumericalError
 from streamkern.evaluation.metrics import ranking_work
-from streamkern.execute.base import Executor
 from streamkern.fitting.calibrate import fit_calibration, out_of_sample_source, require_two_classes
 from streamkern.fitting.device_placement import require_room, room_for_solver
 from streamkern.fitting.evaluation_checks import check_rows, naming_rows
 from streamkern.fitting.fitted import Fitted
 from streamkern.fitting.memory_projection import all_rows_are_centers, basis_width, likely_outputs, preprocessing_steps
 from streamkern.fitting.precision_checks import require_precision, subtract_offsets
-from streamkern.fitting.preparation import STATISTICS, TrainingRows, preparation, rows_key, scan_memory
+from streamkern.fitting.preparation import STATISTICS, TrainingRows, preparation, rows_key
 from streamkern.fitting.recipe import Recipe
 from streamkern.fitting.stage import Stage, step
 from streamkern.gpu import engine_on
@@ -54,16 +53,9 @@ from streamkern.user_code_digest import described
 
 @dataclass(eq=False)
 class Fit(TrainingRows):
-    """A fit of one model: what its stages take, and what they have found so far.
+    """A fit of one model: what its stages take, and what they have found so far; ``recipe`` has what was chosen.
 
-    Attributes:
-        recipe: its parameters, with what has been chosen.
-        shape: that its memory is projected for.
-        project: projects the memory of the fit for rows of another width and another number of outputs.
-        lanes: blocks of a step.
-        projected: memory.
-        search: the trials for a kernel, where none is given; or None.
-        source: of the outputs that answers are made from; or None.
+    ``project`` projects the memory of the fit again, for rows of another width and another number of outputs.
     """
 
     shape: FitShape
@@ -179,26 +171,16 @@ def _apply(fit: Fit, metric: Metric) -> None:
     release_free_memory()
 
 
-def _chooses_kernel(fit: Fit | FitShape) -> bool:
-    return isinstance(fit.search, Search)
-
-
 def _learns_metric(fit: Fit | FitShape) -> bool:
     if isinstance(fit, FitShape):
         return fit.search is not None and not isinstance(fit.search, Search)
     return fit.recipe.metric is not None and fit.choice is None
 
 
-def _search_work(shape: FitShape) -> StageWork:
-    return search_work(shape, shape.search, shape.size)
-
-
 def search_work(shape: FitShape, search: Any, size: ProblemSize) -> StageWork:
     """The most that a search for a kernel or a metric may take, for a problem of a size."""
     costs = search.cost_estimate(size, shape.dataset.base_rows)
-    return StageWork(
-        costs.sample, costs.rounds, shape.stored_bytes, costs.work, assembled=costs.rows, hashed=shape.stored_rows
-    )
+    return StageWork(costs.sample, costs.rounds, shape.stored_bytes, costs.work, assembled=costs.rows)
 
 
 def _metric_reason(shape: FitShape) -> tuple[str, ...]:
@@ -212,9 +194,9 @@ KERNEL = Stage(
     "kernel", _choose_kernel, "choice", _take_kernel,
     why=lambda shape: (shape.search.text(),),
     key=lambda fit: _sample_key(fit, asdict(fit.search)),
-    when=_chooses_kernel,
+    when=lambda fit: isinstance(fit.search, Search),
     memory=lambda shape: shape.searching,
-    work=_search_work,
+    work=lambda shape: search_work(shape, shape.search, shape.size),
 )  # fmt: skip
 
 METRIC = Stage(
@@ -223,7 +205,7 @@ METRIC = Stage(
     key=lambda fit: _sample_key(fit, described(fit.recipe.metric), described(_sample_problem(fit).kernel)),
     when=_learns_metric,
     memory=lambda shape: shape.searching,
-    work=_search_work,
+    work=lambda shape: search_work(shape, shape.search, shape.size),
 )  # fmt: skip
 
 
@@ -276,7 +258,7 @@ def _check(name: str) -> Stage:
         lambda fit: check_rows(_like_training(fit, name), fit.encoding, fit.executor, fit.dtype, f"the {name} rows"),
         key=lambda fit: (rows_key(_like_training(fit, name)), encoding_to_json(fit.encoding), fit.dtype.str),
         when=lambda fit: fit.recipe is not None and getattr(fit.recipe, name) is not None,
-        memory=scan_memory,
+        memory=lambda shape: shape.sweeping,
         work=lambda shape: StageWork(
             len(rows(shape)), read=len(rows(shape)) * shape.stored_row, assembled=len(rows(shape))
         ),
@@ -293,7 +275,7 @@ def _centers_memory(shape: FitShape) -> int:
 def _median_work(shape: FitShape) -> StageWork:
     looked = min(MEDIAN_ROWS, shape.dataset.base_rows)
     pairs = Operations(numbers=0.5 * shape.size.d * looked**2)
-    return StageWork(looked, 1, shape.stored_bytes, pairs, assembled=looked, hashed=shape.stored_rows)
+    return StageWork(looked, 1, shape.stored_bytes, pairs, assembled=looked)
 
 
 def _bandwidth(norm: int) -> Stage:
@@ -334,12 +316,10 @@ def centers_key(recipe: Recipe, dataset: Dataset) -> tuple[Any, ...]:
     return rows_key(dataset), described(recipe.centers), recipe.dtype
 
 
-def choose_centers(recipe: Recipe, dataset: Dataset, executor: Executor) -> CenterSet:
-    """The centers of a recipe; none of them where its features do without."""
-    dtype = np.dtype(recipe.dtype)
-    if recipe.centers is None:
-        return CenterSet(np.empty((0, dataset.n_features), dtype=dtype), None)
-    return recipe.centers.choose(dataset, executor, dtype)
+def _choose_centers(fit: Fit) -> CenterSet:
+    if fit.recipe.centers is None:  # its features do without
+        return CenterSet(np.empty((0, fit.data.n_features), dtype=fit.dtype), None)
+    return fit.recipe.centers.choose(fit.data, fit.executor, fit.dtype)
 
 
 def _kept_centers(fit: Fit) -> tuple[Any, ...] | None:
@@ -355,20 +335,15 @@ def _take_centers(fit: Fit, centers: CenterSet) -> None:
 def _choosing_work(shape: FitShape) -> StageWork:
     recipe = shape.recipe
     operations = Operations() if recipe is None or recipe.centers is None else recipe.centers.operations(recipe.train)
-    return StageWork(
-        shape.stored_rows, 1, shape.stored_bytes, operations, assembled=shape.size.p, hashed=shape.stored_rows
-    )
+    return StageWork(shape.stored_rows, 1, shape.stored_bytes, operations, assembled=shape.size.p)
 
 
 CENTERS = Stage(
-    "centers",
-    lambda fit: choose_centers(fit.recipe, fit.data, fit.executor),
-    "centers",
-    _take_centers,
+    "centers", _choose_centers, "centers", _take_centers,
     key=_kept_centers,
     memory=_centers_memory,
     work=_choosing_work,
-)
+)  # fmt: skip
 
 
 def _pose(fit: Fit) -> None:
@@ -411,7 +386,7 @@ def _setup_work(shape: FitShape) -> StageWork:
     sweeps = int(takes.setup_rows // n) if takes.setup_rows >= n else 0  # over all rows
     return StageWork(
         sweeps * n or min(HELD_OUT, n), 1 + sweeps, shape.stored_bytes * (1 + sweeps), takes.setup,
-        assembled=sweeps * n, touched=shape.takes.setup,
+        assembled=sweeps * n,
     )  # fmt: skip
 
 
@@ -437,14 +412,6 @@ def _train(fit: Fit) -> tuple[Outcome, dict[str, Any]]:
     )  # fmt: skip
     if outcome.failure is not None and runner.checkpoints is not None:
         runner.checkpoints.clear()  # a resumed run would fail at the same step
-    require_success(outcome)
-    for message in last.report.get("warnings", ()):
-        runner.warn(message)
-    return outcome, last.report
-
-
-def require_success(outcome: Outcome) -> None:
-    """Raise NumericalError where an outcome is a failure."""
     if outcome.failure is not None:
         raise NumericalError(
             outcome.failure.message,
@@ -452,6 +419,9 @@ def require_success(outcome: Outcome) -> None:
             expected="an iteration that stays finite and approaches the solution",
             remedy=outcome.failure.remedy,
         )
+    for message in last.report.get("warnings", ()):
+        runner.warn(message)
+    return outcome, last.report
 
 
 def _take_training(fit: Fit, found: tuple[Outcome, dict[str, Any]]) -> None:

@@ -31,8 +31,7 @@ from streamkern.errors import (
 )
 from streamkern.events import EventLog, Listener
 from streamkern.execute import open_executor
-from streamkern.execute.base import Executor
-from streamkern.execute.request_counts import WorkerCounts
+from streamkern.execute.base import Executor, WorkerCounts
 from streamkern.fitting.device_placement import device_for
 from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.fitting.precision_checks import in_float64

@@ -77,7 +77,7 @@ TABLES = (
 
 def speed() -> None:
     """Seconds of the plan of each table, with prices given; the first plan of a process is not among them."""
-    prices = Prices(Operations(*11 * [1e-10]), 1e-3, 1e-7, 1e-7, 1e-9, 1e-10)
+    prices = Prices(Operations(*11 * [1e-10]), 1e-3, 1e-7, 1e-7, 1e-9)
     rng, took = np.random.default_rng(0), list[float]()
     for n, d, classes in ((1000, 3, 0), *TABLES):
         X = rng.normal(size=(n, d)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What is begun before the state is known gives the same bits, and is used."""
+"""Blocks read ahead, each once and none in vain; what is begun before the state is known gives the same bits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streamkern.defaults import BYTES_AHEAD
 from streamkern.errors import DataError
 from streamkern.execute import open_executor
 from streamkern.execute.base import Stack
-from streamkern.execute.threads_executor import LanePool
+from streamkern.execute.threads_executor import LanePool, Prefetch
 from streamkern.execute.worker_protocol import lower_priority
 from streamkern.kernels import Expansion, Laplace
 from streamkern.solvers.base import row_bytes, steps_ahead
@@ -80,21 +80,19 @@ def test_a_panel_begun_ahead_is_the_panel_and_is_not_evaluated_again():
     Z, X, other = (rng.normal(size=(n, 7)).astype(np.float32) for n in (50, 600, 300))
     plain, calls = Expansion(Laplace(2.0), Z), Calls(Laplace(2.0), Z)
     expected = [panel.copy() for _, panel in plain.engine.panels(plain, X)]
-    for times in (1, 2):
-        token, unused = calls.engine.begin(calls, X), calls.engine.begin(calls, other)
-        assert calls.calls == 2
-        with ThreadPoolExecutor(1) as pool:  # by another thread
-            panels = lambda t: [(rows, panel.copy()) for rows, panel in calls.engine.panels(calls, X, t)]  # noqa: E731
-            found = pool.submit(panels, token).result()
-        assert [rows.stop for rows, _ in found] == [256, 512, 600]
-        for (_, panel), values in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(panel, values)
-        assert calls.calls == 4, times
-        assert len(list(calls.engine.panels(calls, other, unused))) == 2
-        assert calls.calls == 5  # the first panel had been begun
-        assert len(list(calls.engine.panels(calls, X[:10]))) == 1  # what is not begun is evaluated
-        assert calls.calls == 6
-        calls.calls = 0
+    token, unused = calls.engine.begin(calls, X), calls.engine.begin(calls, other)
+    assert calls.calls == 2
+    with ThreadPoolExecutor(1) as pool:  # by another thread
+        panels = lambda: [(rows, panel.copy()) for rows, panel in calls.engine.panels(calls, X, token)]  # noqa: E731
+        found = pool.submit(panels).result()
+    assert [rows.stop for rows, _ in found] == [256, 512, 600]
+    for (_, panel), values in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(panel, values)
+    assert calls.calls == 4
+    assert len(list(calls.engine.panels(calls, other, unused))) == 2
+    assert calls.calls == 5  # the first panel had been begun
+    assert len(list(calls.engine.panels(calls, X[:10]))) == 1  # what is not begun is evaluated
+    assert calls.calls == 6
 
 
 @pytest.mark.parametrize("scheduler", ["processes:1", "processes:2"])
@@ -167,36 +165,6 @@ def test_threads_with_no_lane_left_begin_the_next_step():
         pool.close()
 
 
-def test_a_block_that_a_thread_is_beginning_comes_last():
-    gate, order = threading.Event(), []
-
-    class Gated(Counting):
-        def build(self, pass_, lane, step):
-            return np.append(super().build(pass_, lane, step), np.float32(lane))
-
-        def begin(self, block):
-            assert gate.wait(30)
-            super().begin(block)
-
-        def contribute(self, block, state, prepared=None):
-            order.append(int(block[-1]))
-            if len(order) == 7:
-                gate.set()
-            wait(list(pool.prefetch._ready.values()))
-            return super().contribute(block, state, prepared)
-
-    with ThreadPoolExecutor(2) as threads:
-        pool = LanePool(Gated(), range(4), 4, threads, begin=1)
-        pool.step((0, 0), 1.5, [(0, 1)])
-        while not pool._begun:
-            time.sleep(0.001)
-        result = pool.step((0, 1), 1.5)
-        assert sorted(order[:4]) == [0, 1, 2, 3]
-        assert order[4:] == [1, 2, 3, 0]
-        assert result.parts[3] == (True, False, False, False)
-        pool.close()
-
-
 @pytest.mark.parametrize("when", ["begin", "build"])
 def test_what_cannot_be_begun_is_told_when_its_step_comes(when):
     with ThreadPoolExecutor(2) as threads:
@@ -248,3 +216,88 @@ def test_lanes_give_way_to_a_driver_on_their_machine_and_to_no_other():
     here = os.getpriority(os.PRIO_PROCESS, 0)
     assert niceness("elsewhere") == here
     assert niceness(platform.node()) == min(19, here + 5)
+
+
+# ------------------------------------------------------------------------------------------- blocks read ahead
+
+
+class Builds:
+    """Blocks that are their keys; building waits until it is let go."""
+
+    def __init__(self):
+        self.started = []
+        self.go = threading.Event()
+        self.busy = threading.Event()
+
+    def __call__(self, *key):
+        self.started.append(key)
+        self.busy.set()
+        assert self.go.wait(10)
+        if key[0] < 0:
+            raise DataError("A bad row.", where=f"block {key}")
+        return key
+
+
+@pytest.fixture
+def builds():
+    return Builds()
+
+
+@pytest.fixture
+def prefetch(builds):
+    prefetch = Prefetch(builds)
+    yield prefetch
+    builds.go.set()
+    prefetch.close()
+
+
+def test_blocks_are_built_in_the_order_announced_and_handed_out_once(builds, prefetch):
+    builds.go.set()
+    keys = [(i, 0) for i in range(5)]
+    prefetch.announce(keys)
+    prefetch.announce(keys)
+    assert [prefetch.take(key)[0] for key in reversed(keys)] == keys[::-1]
+    assert builds.started == keys
+    with pytest.raises(KeyError):
+        prefetch.take(keys[0])
+    prefetch.announce(keys[:1])
+    assert prefetch.take(keys[0])[0] == keys[0]
+    assert builds.started == [*keys, keys[0]]
+
+
+def test_what_is_no_longer_announced_is_not_built(builds, prefetch):
+    prefetch.announce([(1,), (2,), (3,)])
+    assert builds.busy.wait(10)
+    prefetch.announce([(3,), (4,)])
+    builds.go.set()
+    assert prefetch.take((4,))[0] == (4,)
+    assert builds.started == [(1,), (3,), (4,)]
+    with pytest.raises(KeyError):
+        prefetch.take((2,))
+
+
+def test_an_error_comes_with_its_block_and_with_no_other(builds, prefetch):
+    builds.go.set()
+    prefetch.announce([(-1,), (2,)])
+    assert prefetch.take((2,))[0] == (2,)
+    with pytest.raises(DataError, match=r"block \(-1,\)"):
+        prefetch.take((-1,))
+
+
+def test_waiting_is_measured(builds, prefetch):
+    prefetch.announce([(1,)])
+    timer = threading.Timer(0.2, builds.go.set)
+    timer.start()
+    assert prefetch.take((1,))[1] > 0.1
+    timer.join()
+
+
+def test_closing_builds_nothing_more(builds):
+    prefetch = Prefetch(builds)
+    prefetch.announce([(1,), (2,), (3,)])
+    assert builds.busy.wait(10)
+    last = prefetch._ready[3,]
+    last.add_done_callback(lambda _: builds.go.set())  # once it is cancelled
+    prefetch.close()
+    assert last.cancelled()
+    assert builds.started == [(1,)]

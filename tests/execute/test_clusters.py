@@ -68,18 +68,14 @@ def on_one_thread(data, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("workers", ["threads", 1, 2, 4])
 def test_every_stage_gives_the_bits_of_one_thread(workers, cluster, data, on_one_thread, tmp_path):
-    cluster.keep(workers)
-    names = {1: list(PIPELINES)[::2], 2: list(PIPELINES), 4: list(PIPELINES)[1::2]}
-    for name in names[workers]:
-        assert everything(name, data, tmp_path / name, cluster.address, 2) == on_one_thread[name], name
-
-
-@pytest.mark.slow
-def test_two_threads_give_the_bits_of_one(data, on_one_thread, tmp_path):
-    for name in PIPELINES:
-        assert everything(name, data, tmp_path / name, "threads", 2) == on_one_thread[name], name
+    names = {1: list(PIPELINES)[::2], 4: list(PIPELINES)[1::2]}
+    if workers != "threads":
+        cluster.keep(workers)
+    scheduler = workers if workers == "threads" else cluster.address
+    for name in names.get(workers, PIPELINES):
+        assert everything(name, data, tmp_path / name, scheduler, 2) == on_one_thread[name], name
 
 
 @pytest.mark.slow
@@ -259,17 +255,12 @@ def test_a_worker_with_other_blas_kernels_is_told_of(new_cluster):
     odd.kill()
 
 
-def test_workers_like_this_process_raise_no_doubt(cluster):
-    cluster.keep(1)
-    with open_executor(cluster.address, 1) as executor:
-        assert executor.doubts() == []
-
-
 def test_large_items_of_a_sweep_are_sent_without_a_warning(cluster):
     """Such as the rows of a leaf: Dask warns of tasks beyond 10 MB."""
     cluster.keep(1)
     rows = np.ones(20 << 20, np.uint8)
     with open_executor(cluster.address, 1) as executor:
+        assert executor.doubts() == []  # workers like this process
         (doubled_rows,) = executor.imap(doubled, [rows], (np.uint8(2),))
     assert (doubled_rows == 2).all()
 

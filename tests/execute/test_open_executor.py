@@ -31,14 +31,11 @@ def blas():
     return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 
 
-def test_threads_are_the_default():
+def test_threads_are_the_default_and_processes_end_with_the_executor():
     with open_executor() as executor:
         assert isinstance(executor, ThreadsExecutor)
     with open_executor("threads", 3) as executor:
         assert executor.slots == 3
-
-
-def test_processes_are_single_threaded_and_end_with_the_executor():
     before = blas()
     with open_executor("processes:1", 1) as executor:
         assert isinstance(executor, DaskExecutor)
@@ -71,12 +68,6 @@ def test_processes_are_single_threaded_and_end_with_the_executor():
 )
 def test_a_setting_that_means_nothing_says_what_would(scheduler):
     with pytest.raises(UsageError, match=r"(?s)unknown.*processes:N.*tcp://"), open_executor(scheduler):
-        pass
-
-
-@pytest.mark.parametrize("address", ["tls://127.0.0.1:1", "nothing://127.0.0.1:1"])
-def test_an_address_that_cannot_be_used_is_a_usage_error(address):
-    with pytest.raises(UsageError, match=r"(?s)cannot be used.*tls"), open_executor(address):
         pass
 
 
@@ -146,15 +137,19 @@ except UsageError as error:
     assert "pip install 'streamkern[cluster]'" in found.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("address", "words"),
-    [("tcp://127.0.0.1:1", r"(?s)No Dask scheduler answered.*127.0.0.1"), ("tls://127.0.0.1:1", "tls")],
+    [
+        pytest.param("tcp://127.0.0.1:1", r"(?s)No Dask scheduler answered.*127.0.0.1", marks=pytest.mark.slow),
+        ("tls://127.0.0.1:1", r"(?s)cannot be used.*tls"),
+        ("nothing://127.0.0.1:1", r"(?s)cannot be used.*tls"),
+    ],
 )
 def test_an_address_where_nothing_answers_is_an_error_within_seconds_and_leaves_nothing_behind(address, words):
     # What was left closed when it was collected, and where that was as another client started, both stood still.
     before, start = threading.active_count(), time.monotonic()
-    with pytest.raises((StorageError, UsageError), match=words) as caught, open_executor(address):
+    kind = StorageError if address.startswith("tcp") else UsageError
+    with pytest.raises(kind, match=words) as caught, open_executor(address):
         pass
     assert time.monotonic() - start < 60
     assert threading.active_count() == before

@@ -10,8 +10,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 import streamkern as sk
+from streamkern.execute.base import ProcessCounts, WorkerCounts
 from streamkern.execute.dask_executor import DaskExecutor
-from streamkern.execute.request_counts import ProcessCounts, WorkerCounts
 from streamkern.sources.remote_store import REQUEST_COUNTS, Remote
 from streamkern.testing.executor import OrderSensitive, expected_step
 from tests.faults import Fault, FaultyServer, one_in

@@ -46,16 +46,6 @@ def test_the_order_of_additions_matters_to_these_leaves():
 
 
 @given(n=st.integers(1, 70), data=st.data())
-def test_any_order_of_arrival_gives_the_same_bits(n, data):
-    order = data.draw(st.permutations(range(n)))
-    parts, tree = leaves(n), Tree(n)
-    for i in order:
-        tree.put(0, i, parts[i])
-    assert_same(tree.total(), by_levels(leaves(n)))
-
-
-@pytest.mark.slow
-@given(n=st.integers(1, 70), data=st.data())
 def test_any_contiguous_shares_arriving_in_any_order_give_the_same_bits(n, data):
     cuts = sorted(data.draw(st.sets(st.integers(1, n - 1), max_size=8))) if n > 1 else []
     parts, nodes = leaves(n), []
@@ -77,12 +67,6 @@ def test_a_missing_leaf_is_an_error():
     tree.put(0, 2, (1,))
     with pytest.raises(KeyError):
         tree.total()
-
-
-def test_what_comes_first_is_left_alone():
-    a, b = (np.ones(3),), (np.ones(3),)
-    np.testing.assert_array_equal(add(a, b)[0], [2, 2, 2])
-    np.testing.assert_array_equal(a[0], [1, 1, 1])
 
 
 @given(n=st.integers(1, 70), data=st.data())

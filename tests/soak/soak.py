@@ -17,7 +17,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -35,6 +34,7 @@ import streamkern as sk
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.benchmarks.results import add_results, add_run
+from tests.execute.conftest import Cluster
 from tests.starter import COMMANDS, Command, starter
 
 PIPELINE = Path(__file__).with_name("pipeline.py")
@@ -48,50 +48,6 @@ Process = subprocess.Popen[str] | Command
 
 class LostError(Exception):
     """Something that should have survived did not."""
-
-
-class Cluster:
-    """A Dask scheduler and two workers, as processes of their own."""
-
-    def __init__(self, folder: Path, fork: Callable[..., Command]) -> None:
-        self.folder, self.fork = folder, fork
-        self.scheduler: Command | None = None
-        self.workers: list[Command] = []
-
-    def start(self) -> str:
-        """Bring up whatever is missing; the scheduler's address."""
-        if self.scheduler is None or self.scheduler.poll() is not None:
-            self.stop()
-            with socket.socket() as s:
-                s.bind(("127.0.0.1", 0))
-                self.port = s.getsockname()[1]
-            self.scheduler = self._program("scheduler", "--port", str(self.port), "--no-dashboard")
-        self.workers = [worker for worker in self.workers if worker.poll() is None]
-        while len(self.workers) < 2:
-            self.workers.append(
-                self._program(
-                    "worker", self.address, "--nthreads", "1", "--no-nanny", "--no-dashboard", "--memory-limit", "0"
-                )
-            )
-        return self.address
-
-    @property
-    def address(self) -> str:
-        """Of the scheduler."""
-        return f"tcp://127.0.0.1:{self.port}"
-
-    def _program(self, *words: str) -> Command:
-        log, env = self.folder / f"{words[0]}.log", {**os.environ, "PAUSE": PAUSE}
-        return self.fork("dask", words, log, cwd=str(self.folder), env=env)
-
-    def stop(self) -> None:
-        """End all of it."""
-        for process in [*self.workers, *([self.scheduler] if self.scheduler else [])]:
-            with suppress(OSError):
-                process.send_signal(signal.SIGCONT)
-            process.kill()
-            process.wait()
-        self.workers, self.scheduler = [], None
 
 
 class Soak:
@@ -108,7 +64,7 @@ class Soak:
         self.folder, self.small, self.fork = folder, small, fork
         self.started = 0
         self.luck = random.Random(seed)
-        self.cluster = Cluster(folder, fork)
+        self.cluster: Cluster | None = None
         self.outcomes: Counter[tuple[str, str]] = Counter()
         self.runs = 0
         rng = np.random.default_rng(0)
@@ -142,6 +98,20 @@ class Soak:
 
     # ------------------------------------------------------------------------------------------------------- runs
 
+    def _scheduler(self) -> str:
+        """Bring up whatever is missing of a scheduler and two workers; its address."""
+        if self.cluster is None or self.cluster.scheduler.poll() is not None:
+            self.stop_cluster()
+            self.cluster = Cluster(self.fork, Path(tempfile.mkdtemp(dir=self.folder)))
+        self.cluster.keep(2)
+        return self.cluster.address
+
+    def stop_cluster(self) -> None:
+        """Leave no process of it."""
+        if self.cluster is not None:
+            self.cluster.kill()
+            self.cluster = None
+
     def _new_run(self) -> None:
         self.runs += 1
         self.solver = self.luck.choice(SOLVERS)
@@ -167,15 +137,14 @@ class Soak:
         return process
 
     def _popen(self, words: list[str], env: dict[str, str]) -> Process:
-        everything = {**os.environ, "PAUSE": PAUSE, **env}
         if env:  # what is loaded before Python takes a new process
             return subprocess.Popen(
                 [sys.executable, "-m", "streamkern", *words], text=True, stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE, cwd=self.folder, env=everything,
+                stderr=subprocess.PIPE, cwd=self.folder, env={**os.environ, **env},
             )  # fmt: skip
         self.started += 1
         said = self.folder / f"said-{self.started}-"
-        return self.fork("streamkern", words, said, cwd=str(self.folder), env=everything)
+        return self.fork("streamkern", words, said, cwd=str(self.folder))
 
     def _finish(self, words: list[str], run_dir: Path) -> None:
         process = self._popen(words, {})
@@ -236,18 +205,20 @@ class Soak:
 
     def hurt_workers(self, count: int) -> str:
         """They are gone at once; others join."""
-        process = self.start(self.cluster.start())
+        process = self.start(self._scheduler())
         self.wait(process)
-        for worker in self.luck.sample(self.cluster.workers, min(count, len(self.cluster.workers))):
+        assert self.cluster is not None
+        for worker in self.luck.sample(self.cluster.workers, count):
             worker.kill()
             worker.wait()
-        self.cluster.start()
+        self._scheduler()
         return self.end(process)
 
     def stall_worker(self) -> str:
         """It neither works nor answers for a while."""
-        process = self.start(self.cluster.start())
+        process = self.start(self._scheduler())
         self.wait(process)
+        assert self.cluster is not None
         worker = self.luck.choice(self.cluster.workers)
         worker.send_signal(signal.SIGSTOP)
         time.sleep(2.0)
@@ -256,13 +227,13 @@ class Soak:
 
     def kill_scheduler(self) -> str:
         """The cluster is no more."""
-        process = self.start(self.cluster.start())
+        process = self.start(self._scheduler())
         self.wait(process)
-        assert self.cluster.scheduler is not None
+        assert self.cluster is not None
         self.cluster.scheduler.kill()
         self.cluster.scheduler.wait()
         said = self.end(process, (1,))
-        self.cluster.stop()
+        self.stop_cluster()
         return said
 
     def damage(self, pattern: str, newest: bool = False) -> str:
@@ -403,6 +374,7 @@ def main() -> int:
     add_results(parser)
     args = parser.parse_args()
     begun = time.monotonic()
+    os.environ["PAUSE"] = PAUSE  # of all that is started here
     signal.signal(signal.SIGINT, signal.default_int_handler)  # where a shell has it ignored, so would the runs
     with (
         tempfile.TemporaryDirectory(prefix="soak-") as name,
@@ -416,7 +388,7 @@ def main() -> int:
             print(f"LOST: {error}", flush=True)
             return 1
         finally:
-            soak.cluster.stop()
+            soak.stop_cluster()
         print(f"\n{soak.table()}\n")
         lines = [{"table": "faults", "fault": name, "outcome": what} for name, what in sorted(soak.outcomes)]
         add_run(args.results, [line | {"times": soak.outcomes[line["fault"], line["outcome"]]} for line in lines])
