@@ -26,6 +26,7 @@ class FilteredSource(DerivedSource):
         self._chunks = np.flatnonzero(counts)
         self.bounds = np.concatenate([[0], np.cumsum(counts[self._chunks])]).astype(np.int64)
         self.in_memory = False
+        self.non_features = ()  # only all rows are inspected
 
     @cached_property
     def fingerprint(self) -> str:
@@ -55,9 +56,8 @@ class FilteredSource(DerivedSource):
     def where_row(self, chunk: int, row: int) -> str:
         return self.source.where_row(int(self._chunks[chunk]), int(self._local(chunk)[row]))
 
-    def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[ColumnDescription]:
-        local = self._local(chunk)
-        return self.source.describe(int(self._chunks[chunk]), local if rows is None else local[rows])
+    def describe(self, chunk: int) -> Sequence[ColumnDescription]:
+        return ()
 
     def _local(self, chunk: int) -> IntArray:
         return self.ids(chunk) - int(self.source.bounds[self._chunks[chunk]])

@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial, reduce
 from operator import add
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -31,15 +31,14 @@ from streamkern.sources.arrow_conversion import (
     without_dictionary,
 )
 from streamkern.sources.base import TEXT_BYTES, TEXT_SAMPLE, Reading, Source, text_bytes
-from streamkern.sources.column_roles import ChosenSource, Field, Request, Roles, choose_columns
+from streamkern.sources.column_roles import Field, Request, Roles, choose_columns
 from streamkern.sources.format_rules import as_rows, as_target, check_chunk, rows_per_chunk
-from streamkern.sources.input_types import is_table
-from streamkern.sources.pandas_index_columns import recorded_index
-from streamkern.sources.schema import Schema
+from streamkern.sources.input_types import is_table, recorded_index
+from streamkern.sources.schema import Schema, number_of
 from streamkern.sources.unusable_columns import MAX_DISTINCT_TEXTS, ColumnDescription, text_key
 from streamkern.storage.untrusted_files import storage_errors
 from streamkern.storage.value_digest import array_content, digest
-from streamkern.types import Array, IntArray, Rows, Target
+from streamkern.types import Array, Rows, Target
 
 LIBRARIES = 40 << 20
 """Arrow's decoders and heap after the first read of a process: 39 MiB measured."""
@@ -156,39 +155,51 @@ def _is_coded(values: pa.ChunkedArray) -> bool:
     return bool(pa.types.is_dictionary(values.type))
 
 
-class Place(Protocol):
-    """A file, object or array that stores rows."""
+class TableSource(Source):
+    """Base class of sources of tables, read one chunk at a time; a piece without rows is not a chunk.
 
-    @property
-    def identity(self) -> Any:
-        """Identifier of the content, JSON-serialisable, found without reading it."""
+    ``schema``, the roles' by default, and ``words``, texts by name, are of features that were columns of a table before
+    they were stored as numbers.
+    """
 
-    def require_unchanged(self) -> None:
-        """Compare the stored files with those that were opened; see ``Source.require_unchanged``."""
+    _places: Sequence[Any] = ()
+    """All files and arrays that are read; each has an ``identity``, found without reading it."""
 
-
-class TableSource(ChosenSource):
-    """Base class of sources of tables, read one chunk at a time; a piece without rows is not a chunk."""
-
-    _places: Sequence[Place] = ()
-    """Everything that is read."""
-
-    def __init__(self, roles: Roles, request: Request, lengths: Sequence[int], **facets: Any) -> None:
-        super().__init__(roles, np.cumsum([0, *(rows for rows in lengths if rows)], dtype=np.int64), **facets)
+    def __init__(
+        self,
+        roles: Roles,
+        request: Request,
+        lengths: Sequence[int],
+        *,
+        shuffled: bool = False,
+        remote: bool = False,
+        schema: Schema | None = None,
+        words: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self._roles, self.shuffled, self.remote = roles, shuffled, remote
+        self.bounds = np.cumsum([0, *(rows for rows in lengths if rows)], dtype=np.int64)
+        self.n_features = roles.width if roles.pick is None else len(roles.pick)
+        self.dtype, self.columns = roles.dtype, roles.columns
+        self.target, self.weight, self.non_features = roles.target, roles.weight, roles.non_features
+        self.left_out, self.time, self.group = roles.left_out, roles.time, roles.group
+        self.schema = roles.schema if schema is None else schema
         nan = not roles.wide and (request.lenient or roles.dtype.kind == "f")
         # Labels and text features have few distinct texts and are read as dictionaries; ids are all different.
         self._names_rows = request.role != "target"
         self._kinds_fixed = isinstance(request.schema, Schema)  # by a model
         self._conformed = False  # to the rows of training, or the table before
         self._nullable = {*(roles.features if nan else ()), *(roles.targets if request.lenient else ())}
-        self._words: list[dict[float, str]] = [{} for _ in roles.features]
+        self._words: dict[int, dict[float, str]] = {j: {} for j in range(len(roles.features))}
+        for j, column in enumerate(() if schema is None else schema.columns):
+            if column.text:
+                self._words[j] = {number_of(text): text for text in map(str, (words or {}).get(column.name, ()))}
 
     def require_unchanged(self) -> None:
         for each in self._places:
             each.require_unchanged()
 
     def words(self, column: int) -> Mapping[float, str]:
-        return super().words(column) if self._roles.wide else self._words[column]
+        return self._words.get(column, {})
 
     def conformed(self, schema: Schema | None) -> Source:
         mine = self.schema
@@ -212,7 +223,7 @@ class TableSource(ChosenSource):
         self.dtype = self.dtype if self.dtype.kind == "f" and schema.plain else np.dtype(np.float64)
         self._roles = replace(self._roles, schema=self.schema, dtype=self.dtype)
         self._nullable |= set(self._roles.features)
-        self._words = [{} for _ in self._roles.features]
+        self._words = {j: {} for j in range(len(self._roles.features))}
 
     def read(self, chunk: int) -> Rows:
         check_chunk(chunk, self.bounds)
@@ -280,15 +291,11 @@ class TableSource(ChosenSource):
         assert self.weight is not None
         return self._weights(without_dictionary(table.column(self.weight)).to_numpy(), chunk, start)
 
-    def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[ColumnDescription]:
-        names, found, start = [name for name, _ in self.non_features], [], 0
+    def describe(self, chunk: int) -> Sequence[ColumnDescription]:
+        names, found = [name for name, _ in self.non_features], []
         with self._explaining(chunk):
             for table in self._pieces(chunk, names) if names else ():
-                stop = start + table.num_rows
-                if rows is not None:
-                    table = table.take(rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)] - start)
                 found.append([describe_column(self._given(table.column(name))) for name in names])
-                start = stop
         return [reduce(add, parts) for parts in zip(*found, strict=True)]
 
     def reading(self) -> Reading:

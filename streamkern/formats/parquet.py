@@ -24,7 +24,7 @@ from streamkern.sources.array_source import checked_names, require_rows
 from streamkern.sources.arrow import pa, pq
 from streamkern.sources.arrow_conversion import common_type, is_number, is_text, require_distinct_names, whole_numbers
 from streamkern.sources.base import TEXT_BYTES, TEXT_SAMPLE, Reading, text_bytes
-from streamkern.sources.column_roles import Request, Roles, choose_columns, role_notes
+from streamkern.sources.column_roles import Request, Roles, choose_columns
 from streamkern.sources.format_rules import (
     CHUNK_BYTES,
     FORMAT,
@@ -37,8 +37,8 @@ from streamkern.sources.format_rules import (
     rows_per_chunk,
     target_of,
 )
-from streamkern.sources.ingest_record import ingest_record, recorded_schema
-from streamkern.sources.pandas_index_columns import index_names, recorded_index
+from streamkern.sources.ingest_record import ingest_record, recorded_facets, recorded_roles
+from streamkern.sources.input_types import index_names, recorded_index
 from streamkern.sources.remote_store import Retry
 from streamkern.storage.atomic_writes import staged
 from streamkern.storage.untrusted_files import given_path, storage_errors
@@ -72,7 +72,7 @@ def _source(files: DatasetFiles, url: str, request: Request) -> ParquetSource:
     require_distinct_names(first.schema.names, first.path)
     notes = _marks(first.schema)
     record = ingest_record(url) or {}
-    request = request.noted({**notes, "time": None, "group": None, **role_notes(record)})
+    request = request.noted({**notes, **recorded_roles(record)})
     partitions = {
         key: _partition_type([file.partitions.get(key, "") for file in files.files]) for key in first.partitions
     }
@@ -87,10 +87,7 @@ def _source(files: DatasetFiles, url: str, request: Request) -> ParquetSource:
     roles = choose_columns(fields, request, first.path, names=notes.get("columns"), width=files.list_width)
     used = [*roles.stored, *dict(roles.non_features)]
     _require_alike(files.files, None if request.columns is None and not request.exclude else used, partitions, types)
-    return ParquetSource(
-        files, roles, request, partitions, types, shuffled=record.get("shuffle") == "global",
-        schema=recorded_schema(record, roles.columns), words=record.get("words"),
-    )  # fmt: skip
+    return ParquetSource(files, roles, request, partitions, types, **recorded_facets(record, roles.columns))
 
 
 class ParquetSource(TableSource):

@@ -18,13 +18,9 @@ from streamkern.formats.checked_zarr_array import StoredArray, is_coordinate, pa
 from streamkern.formats.named_arrays import FEATURE_NAMES, NamedArrays, Unpacked, may_be_read, read_of, roles_of
 from streamkern.formats.zarr_checked_stores import CheckedStore, RemoteStore
 from streamkern.redaction import redacted
-from streamkern.sources.column_roles import Request, Roles, role_notes
-from streamkern.sources.format_rules import (
-    FORMAT,
-    check_chunk,
-    pieces_per_read,
-)
-from streamkern.sources.ingest_record import recorded_schema
+from streamkern.sources.column_roles import Request, Roles
+from streamkern.sources.format_rules import FORMAT, check_chunk, rows_per_chunk
+from streamkern.sources.ingest_record import recorded_facets, recorded_roles
 from streamkern.sources.remote_store import Remote, Retry, is_remote, reread
 from streamkern.storage.untrusted_files import missing_path_error, storage_errors
 from streamkern.storage.value_digest import digest
@@ -76,7 +72,7 @@ def _source(node: zarr.Array[Any] | zarr.Group, url: str, request: Request) -> Z
         arrays = {node.basename or "X": node}
     else:
         _require_complete(marks, url)
-        request = request.noted(marks | {"time": None, "group": None} | role_notes(marks.get("ingest")))
+        request = request.noted(marks | recorded_roles(marks.get("ingest")))
         arrays = _metadata(url, partial(_arrays, node, request))
 
     def stored(name: str) -> StoredArray:
@@ -100,11 +96,8 @@ def _source(node: zarr.Array[Any] | zarr.Group, url: str, request: Request) -> Z
     index = [name for name, array in arrays.items() if is_coordinate(array) and declared_as[name].dtype.kind != "M"]
     missing = [name for name, packing in packings.items() if packing is not None and packing.missing]
     roles = roles_of(declared_as, request, url, where, marks.get("columns"), index=index, missing=missing)
-    record = marks.get("ingest") or {}
-    return ZarrSource(
-        {name: stored(name) for name in read_of(roles)}, roles, request, shuffled=record.get("shuffle") == "global",
-        schema=recorded_schema(record, roles.columns), words=record.get("words"),
-    )  # fmt: skip
+    facets = recorded_facets(marks.get("ingest") or {}, roles.columns)
+    return ZarrSource({name: stored(name) for name in read_of(roles)}, roles, request, **facets)
 
 
 def _require_own_metadata(array: zarr.Array[Any], where: str) -> None:
@@ -238,7 +231,7 @@ def _read_bounds(array: zarr.Array[Any], row_bytes: int) -> IntArray:
     """The rows at which reads begin: stored chunks, small ones joined, never across the end of a shard."""
     n, rows = array.shape[0], array.chunks[0]
     shard = array.shards[0] if array.shards else max(n, 1)
-    step = rows * pieces_per_read(rows * row_bytes)  # rows of stored chunks that are read together
+    step = rows * rows_per_chunk(rows * row_bytes)  # rows of stored chunks that are read together
     reads = -(-n // shard) * -(-shard // step)
     if reads > _MOST_READS:
         raise StorageError(

@@ -184,12 +184,8 @@ class Source(ABC):
                 raise kind_mismatch_error(mine.name, mine.text, where)
         return self
 
-    def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[ColumnDescription]:
+    def describe(self, chunk: int) -> Sequence[ColumnDescription]:
         """Return a description of the values of every non-feature in one chunk, in the order of ``non_features``.
-
-        Args:
-            chunk: the chunk.
-            rows: ascending positions in the chunk of the rows to describe; all by default.
 
         Raises:
             StorageError: as ``read``.
@@ -251,8 +247,8 @@ class DerivedSource(Source):
     def where_row(self, chunk: int, row: int) -> str:
         return self.source.where_row(chunk, row)
 
-    def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[ColumnDescription]:
-        return self.source.describe(chunk, rows)
+    def describe(self, chunk: int) -> Sequence[ColumnDescription]:
+        return self.source.describe(chunk)
 
     def reading(self) -> Reading:
         return self.source.reading()

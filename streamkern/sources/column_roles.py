@@ -20,9 +20,9 @@ from streamkern.sources.format_rules import (
     target_of,
     unknown_name_error,
 )
-from streamkern.sources.pandas_index_columns import index_names
-from streamkern.sources.schema import Column, Schema, declared, number_of
-from streamkern.types import IntArray, Target
+from streamkern.sources.input_types import index_names
+from streamkern.sources.schema import Column, Schema, declared
+from streamkern.types import Target
 
 
 @dataclass(frozen=True)
@@ -167,50 +167,6 @@ class Roles:
         names = [self.columns, self.pick] if self.wide else []
         features = [self.features[0] if self.wide else self.features, *inside, self.dtype.str, *names, *self.kinds]
         return [features, self.targets, self.target, *([self.weight] if self.weight else [])]
-
-
-class ChosenSource(Source):
-    """Base class of sources whose facets follow from the roles of their columns.
-
-    ``schema``, the roles' by default, and ``words``, texts by code, are of features that were columns of a table before
-    they were stored as numbers.
-    """
-
-    def __init__(
-        self,
-        roles: Roles,
-        bounds: IntArray,
-        *,
-        shuffled: bool = False,
-        remote: bool = False,
-        schema: Schema | None = None,
-        words: Mapping[str, Sequence[str]] | None = None,
-    ) -> None:
-        self._roles, self.bounds, self.shuffled, self.remote = roles, bounds, shuffled, remote
-        self.n_features = roles.width if roles.pick is None else len(roles.pick)
-        self.dtype, self.columns = roles.dtype, roles.columns
-        self.target, self.weight, self.non_features = roles.target, roles.weight, roles.non_features
-        self.left_out, self.time, self.group = roles.left_out, roles.time, roles.group
-        self.schema = roles.schema if schema is None else schema
-        self._stored_words = (
-            {}
-            if self.schema is None or schema is None
-            else {
-                j: {number_of(text): text for text in map(str, (words or {}).get(column.name, ()))}
-                for j, column in enumerate(self.schema.columns)
-                if column.text
-            }
-        )
-
-    def words(self, column: int) -> Mapping[float, str]:
-        return self._stored_words.get(column, {})
-
-
-def role_notes(record: Any) -> dict[str, Any]:
-    """Return what the record of an ingest, which may be damaged, notes of time and group."""
-    kinds = {"time": str, "group": str, "featured": list}
-    found = record if isinstance(record, dict) else {}
-    return {name: found[name] for name, kind in kinds.items() if isinstance(found.get(name), kind)}
 
 
 def opened_with_dates(opened: Callable[[Any], Source], time: str | None, schema: Any) -> Source:

@@ -34,13 +34,8 @@ def require_compression(name: str, where: str) -> None:
 
 
 def rows_per_chunk(row_bytes: int) -> int:
-    """Return how many rows of ``row_bytes`` bytes make an efficient chunk, at least one."""
+    """Return how many rows, or stored chunks, of ``row_bytes`` bytes make an efficient chunk, at least one."""
     return max(1, CHUNK_BYTES // max(1, row_bytes))
-
-
-def pieces_per_read(size: int) -> int:
-    """Return how many neighbouring pieces of ``size`` bytes are read together, as in ``merged_reads``."""
-    return max(1, CHUNK_BYTES // max(1, size))
 
 
 def merged_reads(sizes: Sequence[int]) -> list[tuple[int, int]]:

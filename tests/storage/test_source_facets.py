@@ -151,6 +151,7 @@ class TestRemote(FacetSuite):
 class TestFiltered(TestJoined):
     """Half of the rows of a joined source, by their hash."""
 
+    facets: ClassVar[dict[str, Any]] = LENIENT | {"non_features": ()}
     RULES: ClassVar[list[Any]] = [Rule((3,), high=1 << 63), SelectedIds(np.array([0, 5, 100]), others=True)]
 
     def opened(self, folder: Path) -> Any:
