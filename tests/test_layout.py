@@ -151,7 +151,6 @@ LATE = {
         for name in ("arrow_tables", "open_tables")
     },
     "streamkern.formats.dask_source": "dask's arrays, a quarter of a second, only for who has one",
-    "streamkern.formats.polars_lazy_frame": "Arrow, only for who has a LazyFrame",
 }
 """What is imported inside a function, and why: optional, or slow to import."""
 

@@ -63,10 +63,6 @@ def _table(X: Any, request: Request) -> Source:
         from streamkern.formats.dask_source import dask_frame  # only imports dask if needed
 
         return dask_frame(X, request)
-    if is_lazy_frame(X):
-        from streamkern.formats.polars_lazy_frame import lazy_source  # imports Arrow
+    from streamkern.formats.arrow_tables import frame_source, lazy_source
 
-        return lazy_source(X, request)
-    from streamkern.formats.arrow_tables import frame_source
-
-    return frame_source(X, request)
+    return lazy_source(X, request) if is_lazy_frame(X) else frame_source(X, request)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import math
+import shutil
+import tempfile
+import weakref
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial, reduce
 from operator import add
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -553,3 +557,24 @@ class ArrowSource(TableSource):
     def where(self, chunk: int) -> str:
         a, b = check_chunk(chunk, self.bounds)
         return f"{self._file.path}, record batch {self._batches[chunk]}, rows {a} to {b - 1}"
+
+
+def lazy_source(frame: Any, request: Request) -> ArrowSource:
+    """Open a polars LazyFrame: the query runs once, in batches, into a temporary file below TMPDIR, read in chunks."""
+    folder = tempfile.mkdtemp(prefix="streamkern-")
+    path = Path(folder) / "LazyFrame.arrow"
+    failed = (
+        "LazyFrame",
+        "a query that polars can compute, and room for its rows in the temporary directory",
+        "computing the LazyFrame failed",
+        "collect it by hand to see the traceback; or set TMPDIR to a disk with room",
+    )
+    with ExitStack() as unfinished, storage_errors(*failed):
+        unfinished.callback(shutil.rmtree, folder, ignore_errors=True)
+        rows = rows_per_chunk(8 * len(frame.collect_schema()))  # of 8 bytes a value
+        frame.sink_ipc(path, compression="uncompressed", record_batch_size=rows)
+        file = TableFile(str(path))
+        source = ArrowSource(file, request)
+        unfinished.pop_all()
+    weakref.finalize(file, shutil.rmtree, folder, ignore_errors=True)
+    return source

@@ -18,6 +18,37 @@ _CODECS = (["bytes", "blosc"], ["bytes", "blosc", "crc32c"])
 _HEADER = 16  # bytes before the data of a Blosc frame
 
 
+def require_frame(header: bytes, stored: int, decoded: int) -> None:
+    """Raise ValueError unless a Blosc frame is ``stored`` bytes long and ``decoded`` ones in memory, if not 0.
+
+    The decoder trusts the lengths in a frame's header: given a truncated frame, it reads past the end of the buffer and
+    returns garbage as rows.
+    """
+    size, length = (int.from_bytes(header[at : at + 4], "little") for at in (4, 12))
+    if length != stored or stored < _HEADER:
+        raise ValueError(f"{stored} bytes of a Blosc frame of {length}")
+    if decoded and size != decoded:
+        raise ValueError(f"a Blosc frame of {size} bytes, decoded, for a chunk of {decoded}")
+
+
+def frame_bytes(array: zarr.Array[Any]) -> int | None:
+    """Return the decoded bytes of stored chunks that are Blosc frames, without a checksum around them.
+
+    0 if another codec is applied first, None for other chunks.
+    """
+    metadata = array.metadata.to_dict()
+    codecs: list[Any] = list(cast("Iterable[Any]", metadata.get("codecs") or ()))
+    last = (codecs or [metadata.get("compressor")])[-1] or {}
+    if array.shards is not None or last.get("name", last.get("id")) not in ("blosc", "numcodecs.blosc"):
+        return None
+    dtype = np.dtype(array.dtype)
+    return (
+        0
+        if metadata.get("filters") or len(codecs) > 2 or dtype.kind in "OT"
+        else math.prod(array.chunks) * dtype.itemsize
+    )
+
+
 @dataclass(frozen=True)
 class WholeChunks:
     """Chunks of whole rows, each one Blosc frame of little-endian numbers, followed by a CRC-32C if ``checksum``."""
@@ -42,12 +73,10 @@ class WholeChunks:
     def decoded(self, stored: Any) -> Array:
         """Return a stored chunk's rows; ValueError if its sizes do not fit, RuntimeError if it does not decode."""
         frame = memoryview(CRC32C(location="end").decode(stored) if self.checksum else stored)
-        expected = math.prod(self.shape) * self.dtype.itemsize
-        size, length = (int.from_bytes(bytes(frame[at : at + 4]), "little") for at in (4, 12))
-        if length != len(frame) or size != expected:
-            raise ValueError(f"a Blosc frame of {length} bytes for {size}, in a chunk of {len(frame)} for {expected}")
+        size = math.prod(self.shape) * self.dtype.itemsize
+        require_frame(bytes(frame[:_HEADER]), len(frame), size)
         copied = 2  # the flag, in byte 2, of uncompressed data
-        if frame[2] & copied and length == size + _HEADER:  # incompressible: used without a copy
+        if frame[2] & copied and len(frame) == size + _HEADER:  # incompressible: used without a copy
             rows = np.frombuffer(frame, self.dtype, offset=_HEADER).reshape(self.shape)
             return rows if rows.flags.aligned else rows.copy()
         rows = np.empty(self.shape, self.dtype)

@@ -6,10 +6,10 @@ import itertools
 import math
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from threading import Lock
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import zarr
@@ -20,10 +20,10 @@ from zarr.core.sync import sync
 from zarr.storage import LocalStore
 
 from streamkern.errors import CorruptChunkError, StorageError
-from streamkern.formats.blosc import WholeChunks
+from streamkern.formats.blosc import WholeChunks, frame_bytes
 from streamkern.formats.cf_conventions import Packing, packing_of
 from streamkern.formats.named_arrays import StoredRows
-from streamkern.formats.zarr_checked_stores import CheckedStore, RemoteStore, WholeBlosc
+from streamkern.formats.zarr_checked_stores import CheckedStore, RemoteStore
 from streamkern.memory import check_memory
 from streamkern.sources.remote_store import reread
 from streamkern.storage.untrusted_files import changed_error, file_stamp, file_tail, not_visible_error, require_regular
@@ -45,12 +45,11 @@ class StoredArray(StoredRows):
     """A zarr array whose reads return the written values, or raise an error that names the damaged chunk."""
 
     def __init__(self, array: zarr.Array[Any], url: str, sparse: bool, packing: Packing | None = None) -> None:
-        store = array.store
-        self._store = store.inner if isinstance(store, CheckedStore) else store
-        if array.shards is None and _ends_in_blosc(array):
-            whole = WholeBlosc(store, _frame_bytes(array))
-            version = array.metadata.zarr_format
-            array = zarr.open_array(whole, path=array.path, mode="r", zarr_format=version)
+        assert isinstance(array.store, CheckedStore)
+        self._store = array.store.inner
+        if (frames := frame_bytes(array)) is not None:
+            store, version = CheckedStore(self._store, frames), array.metadata.zarr_format
+            array = zarr.open_array(store, path=array.path, mode="r", zarr_format=version)
         self.array, self.shape, self.sparse = array, array.shape, sparse
         self.where = f"{url}, array {array.path}" if array.path else url
         if not all((*array.chunks, *self.outer)):
@@ -350,22 +349,6 @@ def is_coordinate(array: zarr.Array[Any]) -> bool:
     """Return True for the whole numbers that count the rows: an array named as its only axis, as xarray writes it."""
     axes: Any = getattr(array.metadata, "dimension_names", None) or array.attrs.asdict().get("_ARRAY_DIMENSIONS")
     return list(axes or ()) == [array.basename] and np.dtype(array.dtype).kind in "iu"
-
-
-def _ends_in_blosc(array: zarr.Array[Any]) -> bool:
-    """Return True if stored chunks are plain Blosc frames, with no checksum around them."""
-    encoders = array.metadata.to_dict().get("codecs") or [array.metadata.to_dict().get("compressor")]
-    last: Any = list(cast("Iterable[Any]", encoders))[-1] or {}
-    return str(last.get("name", last.get("id"))) in ("blosc", "numcodecs.blosc")
-
-
-def _frame_bytes(array: zarr.Array[Any]) -> int | None:
-    """Bytes of a chunk before Blosc's compression; None if another codec is applied first."""
-    metadata = array.metadata.to_dict()
-    if metadata.get("filters") or len(list(cast("Iterable[Any]", metadata.get("codecs") or ()))) > 2:
-        return None
-    dtype = np.dtype(array.dtype)
-    return None if dtype.kind in "OT" else math.prod(array.chunks) * dtype.itemsize
 
 
 def _is_all(part: Array, fill: Any) -> bool:

@@ -166,7 +166,8 @@ def _readable(url: str, storage_options: dict[str, Any] | None, retry: Retry | N
 
 def _arrays(group: zarr.Group, request: Request) -> dict[str, zarr.Array[Any]]:
     """If the store cannot list, only arrays that the request names can be found."""
-    store = group.store.inner if isinstance(group.store, CheckedStore) else group.store
+    assert isinstance(group.store, CheckedStore)
+    store = group.store.inner
     if not isinstance(store, RemoteStore) or store.remote.lists or group.metadata.consolidated_metadata is not None:
         return dict(group.arrays())
     names = [*(request.columns or ()), *FEATURE_NAMES, *request.targets, *([request.weight] if request.weight else [])]

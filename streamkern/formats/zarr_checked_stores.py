@@ -1,7 +1,8 @@
-"""Stores for zarr: a remote one with repetitions, and two that check metadata, files and Blosc frames."""
+"""Stores for zarr: a remote one with repetitions, and one that checks metadata, files and Blosc frames."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -10,6 +11,7 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.storage import LocalStore, WrapperStore
 
 from streamkern.errors import StorageError
+from streamkern.formats.blosc import require_frame
 from streamkern.formats.zarr_allowed_codecs import ALLOWED_CODECS, forbidden_codec
 from streamkern.sources.remote_store import Remote
 from streamkern.storage.untrusted_files import MAX_JSON_BYTES, parse_json, require_regular
@@ -68,12 +70,12 @@ class RemoteStore(Store):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        for path in await self.remote.elsewhere(self.remote.below(self.remote.root)):
+        for path in await asyncio.to_thread(self.remote.find, self.remote.root):
             if (key := path.removeprefix(self.remote.root).lstrip("/")).startswith(prefix):
                 yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        for name in await self.remote.elsewhere(self.remote.names(self._path(prefix))):
+        for name in await asyncio.to_thread(self.remote.listed, self._path(prefix)):
             yield name
 
     async def set(self, key: str, value: Buffer) -> None:
@@ -90,8 +92,15 @@ class CheckedStore(WrapperStore[Store]):
     """A store of untrusted rows: metadata are checked before zarr parses them, and files before they are read.
 
     All reads of zarr use ``get``, so that zarr only creates codecs that are allowed, whether metadata are the array's
-    or consolidated in a group.
+    or consolidated in a group. Chunks are ``frames`` of Blosc of so many decoded bytes (0 if unknown), or others (None).
     """
+
+    def __init__(self, store: Store, frames: int | None = None) -> None:
+        super().__init__(store)
+        self._frames = frames
+
+    def _with_store(self, store: Store) -> CheckedStore:
+        return CheckedStore(store, self._frames)
 
     def __str__(self) -> str:
         return str(self._store)
@@ -103,11 +112,14 @@ class CheckedStore(WrapperStore[Store]):
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """Return a key's bytes, or None; StorageError for an irregular file, or a codec that is not allowed."""
+        metadata = key.rsplit("/", 1)[-1] in _METADATA
         if isinstance(self._store, LocalStore):
-            require_regular(self._store.root / key, MAX_JSON_BYTES if _is_metadata(key) else None)
+            require_regular(self._store.root / key, MAX_JSON_BYTES if metadata else None)
         found = await super().get(key, prototype, byte_range)
-        if found is not None and _is_metadata(key):
+        if found is not None and metadata:
             self._require_known(key, found.to_bytes())
+        elif found is not None and byte_range is None and self._frames is not None:
+            require_frame(found[:16].to_bytes(), len(found), self._frames)
         return found
 
     async def get_partial_values(
@@ -133,34 +145,3 @@ class CheckedStore(WrapperStore[Store]):
                 expected=f"codecs among {', '.join(sorted(ALLOWED_CODECS))}, and no Python objects but text",
                 remedy="write the array again with one of these; decoding pickle executes code of its author",
             )
-
-
-class WholeBlosc(WrapperStore[Store]):
-    """A store of Blosc frames of at most ``chunk_bytes`` decoded (None if other codecs follow); lengths are checked.
-
-    The decoder trusts the length in a frame's header: given a truncated frame, it reads past the end of the buffer and
-    returns garbage as rows.
-    """
-
-    def __init__(self, store: Store, chunk_bytes: int | None = None) -> None:
-        super().__init__(store)
-        self._chunk_bytes = chunk_bytes
-
-    def _with_store(self, store: Store) -> WholeBlosc:
-        return WholeBlosc(store, self._chunk_bytes)
-
-    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        found = await super().get(key, prototype, byte_range)
-        if found is None or byte_range is not None or key.rsplit("/", 1)[-1].startswith((".z", "zarr.json")):
-            return found
-        header = found[:16].to_bytes().ljust(16, b"\0")
-        decoded, declared = (int.from_bytes(header[at : at + 4], "little") for at in (4, 12))
-        if declared != len(found) or len(found) < len(header):
-            raise ValueError(f"{len(found)} bytes of a Blosc frame of {declared}")
-        if self._chunk_bytes is not None and decoded != self._chunk_bytes:
-            raise ValueError(f"a Blosc frame of {decoded} bytes, decoded, for a chunk of {self._chunk_bytes}")
-        return found
-
-
-def _is_metadata(key: str) -> bool:
-    return key.rsplit("/", 1)[-1] in _METADATA
