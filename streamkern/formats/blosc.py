@@ -38,15 +38,13 @@ def frame_bytes(array: zarr.Array[Any]) -> int | None:
     """
     metadata = array.metadata.to_dict()
     codecs: list[Any] = list(cast("Iterable[Any]", metadata.get("codecs") or ()))
-    last = (codecs or [metadata.get("compressor")])[-1] or {}
+    last: Any = (codecs or [metadata.get("compressor")])[-1] or {}
     if array.shards is not None or last.get("name", last.get("id")) not in ("blosc", "numcodecs.blosc"):
         return None
     dtype = np.dtype(array.dtype)
-    return (
-        0
-        if metadata.get("filters") or len(codecs) > 2 or dtype.kind in "OT"
-        else math.prod(array.chunks) * dtype.itemsize
-    )
+    if metadata.get("filters") or len(codecs) > 2 or dtype.kind in "OT":
+        return 0
+    return math.prod(array.chunks) * dtype.itemsize
 
 
 @dataclass(frozen=True)

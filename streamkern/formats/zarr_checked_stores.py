@@ -92,7 +92,7 @@ class CheckedStore(WrapperStore[Store]):
     """A store of untrusted rows: metadata are checked before zarr parses them, and files before they are read.
 
     All reads of zarr use ``get``, so that zarr only creates codecs that are allowed, whether metadata are the array's
-    or consolidated in a group. Chunks are ``frames`` of Blosc of so many decoded bytes (0 if unknown), or others (None).
+    or consolidated in a group. Chunks are Blosc's ``frames`` of so many decoded bytes (0 if unknown); None for others.
     """
 
     def __init__(self, store: Store, frames: int | None = None) -> None:

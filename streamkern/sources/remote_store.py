@@ -392,6 +392,6 @@ def _is_permanent(error: BaseException) -> bool:
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status with which a store answered, None if it did not."""
     answers = [getattr(each, "response", None) for each in (error, error.__cause__)]
-    codes = [answer["ResponseMetadata"].get("HTTPStatusCode") for answer in answers if isinstance(answer, dict)]
+    codes = [answer.get("ResponseMetadata", {}).get("HTTPStatusCode") for answer in answers if isinstance(answer, dict)]
     status = next(iter(codes), getattr(error, "status", None))
     return status if isinstance(status, int) else None
