@@ -48,13 +48,6 @@ LIBRARIES = 40 << 20
 """Arrow's decoders and heap after the first read of a process: 39 MiB measured."""
 
 
-def is_vector(kind: pa.DataType) -> bool:
-    """Return True if a column of this type holds all features of a row."""
-    is_type = pa.types
-    listed = is_type.is_fixed_size_list(kind) or is_type.is_list(kind) or is_type.is_large_list(kind)
-    return bool(is_type.is_fixed_size_binary(kind) or (listed and is_number(kind.value_type)))
-
-
 def fields_of(
     types: Mapping[str, pa.DataType],
     where: str,
@@ -86,8 +79,9 @@ def _field(kind: pa.DataType, where: str, notes: Mapping[str, Any]) -> Field:
         length, dtype = math.prod(notes.get("shape", [0])), np.dtype(notes["dtype"]) if "dtype" in notes else None
         fits = dtype is not None and length * dtype.itemsize == kind.byte_width > 0
         return Field(where, str(kind), dtype if fits else None, None, length)
-    if is_vector(kind):
-        length = kind.list_size if pa.types.is_fixed_size_list(kind) else 0
+    fixed = pa.types.is_fixed_size_list(kind)
+    if (fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)) and is_number(kind.value_type):
+        length = kind.list_size if fixed else 0
         return Field(where, str(kind), np.dtype(kind.value_type.to_pandas_dtype()), None, length)
     return Field(where, str(kind), None)
 

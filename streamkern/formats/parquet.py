@@ -55,12 +55,9 @@ _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 def parquet_source(
     url: str, request: Request, storage_options: dict[str, Any] | None, retry: Retry | None
 ) -> ParquetSource:
-    """Open a parquet file, a directory of them (with hive partitions), or a glob as rows.
+    """Open a parquet file, a directory of them (with hive partitions, features only if they are named), or a glob.
 
-    The features are the columns of numbers or booleans; or one column with all features of a row, as a list, a
-    fixed-size list, or the fixed-size binary that `write_parquet` writes. A target may be several columns for c values
-    a row, or a partition key; strings stay strings. Partition keys are features only if they are named. Target and
-    weight are by default those that `write_parquet` recorded, else none.
+    Target and weight are by default those that `write_parquet` recorded, else none.
     """
     files = DatasetFiles(url, storage_options, retry)
     with storage_errors(redacted(url), "parquet files", "the metadata of the files cannot be used"):
@@ -77,7 +74,8 @@ def _source(files: DatasetFiles, url: str, request: Request) -> ParquetSource:
         key: _partition_type([file.partitions.get(key, "") for file in files.files]) for key in first.partitions
     }
     types, missing = {**_common_types(files.files), **partitions}, files.missing()
-    missing |= {name: True for file in files.files for name in file.schema.names if _is_empty(file, name)}
+    # A file without any value has Arrow's type of nulls.
+    missing |= {field.name: True for file in files.files for field in file.schema if pa.types.is_null(field.type)}
     for key in partitions:
         missing[key] = any(_is_absent(file.partitions.get(key, ""), partitions[key]) for file in files.files)
     fields = fields_of(types, first.path, notes, missing, recorded_index(first.schema.metadata))
@@ -172,15 +170,19 @@ class ParquetSource(TableSource):
     @cached_property
     def _text_bytes(self) -> int:
         """Bytes of a text of the target as an object: from the footers, and an id from the first ones as well."""
-        text = TEXT_BYTES
         if self.target is None or self.target.dtype != object:
-            return text
+            return TEXT_BYTES
+        text, texts = TEXT_BYTES, self._sample
+        # A stored byte takes 1 in memory for ASCII letters, up to 5 for others: Python stores these in two or four
+        # bytes, and caches their UTF-8 encoding as well.
+        wide = [1 + max(1, sys.getsizeof(text) - 76) / len(text.encode()) for text in texts if not text.isascii()]
+        per_letter = max(wide, default=1.0 if texts else _WIDE)
         for file in self._files.files:
             if any(file.rows):
                 sizes = dict(zip(file.schema.names, file.widest, strict=True))
-                texts = max(sizes.get(name, 0) for name in self._roles.targets)
-                text = max(text, _OBJECT + math.ceil(self._per_letter * texts / max(file.rows)))
-        return max(text, text_bytes(self._sample)) if self._names_rows else text
+                largest = max(sizes.get(name, 0) for name in self._roles.targets)
+                text = max(text, _OBJECT + math.ceil(per_letter * largest / max(file.rows)))
+        return max(text, text_bytes(texts)) if self._names_rows else text
 
     @cached_property
     def _table_rows(self) -> int:
@@ -202,16 +204,6 @@ class ParquetSource(TableSource):
                 tables = self._files.batches(files[0], range(len(files[0].rows)), [name], [], TEXT_SAMPLE)
                 found = next(tables).column(0).to_pylist()
         return [text for text in found if isinstance(text, str) and text]
-
-    @cached_property
-    def _per_letter(self) -> float:
-        """Bytes in memory for each stored byte of a target's text: 1 for ASCII letters, up to 5 for others.
-
-        Python stores other letters in two or four bytes, and caches their UTF-8 encoding as well.
-        """
-        texts = self._sample
-        wide = [1 + max(1, sys.getsizeof(text) - 76) / len(text.encode()) for text in texts if not text.isascii()]
-        return max(wide, default=1.0 if texts else _WIDE)
 
     def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
         file, groups = self._reads[chunk]
@@ -348,11 +340,6 @@ def _is_absent(key: str, kind: pa.DataType) -> bool:
 
 def _index(file: DataFile) -> frozenset[str]:
     return recorded_index(file.schema.metadata) | {*index_names(file.schema.names)}
-
-
-def _is_empty(file: DataFile, name: str) -> bool:
-    """A file without any value has Arrow's type of nulls."""
-    return bool(pa.types.is_null(file.schema.field(name).type))
 
 
 def _common_types(files: Sequence[DataFile]) -> dict[str, pa.DataType]:

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import zarr
-from zarr.abc.store import Store
 from zarr.storage import LocalStore
 
 from streamkern.errors import DataError, StorageError
@@ -39,15 +38,7 @@ _explaining = partial(
 
 
 def zarr_source(url: str, request: Request, storage_options: dict[str, Any] | None, retry: Retry | None) -> ZarrSource:
-    """Open a zarr array (features only) or group as rows.
-
-    In a group the features are one array of two or more axes (``X``, ``features``, ``data`` or ``images`` if there are
-    several; rows are flattened), else all one-dimensional arrays, sorted by name, as the columns of a table, which may
-    be text, dates and times. NaN, NaT and an empty text are missing values.
-
-    The target is an array of shape (n,) or (n, c), or several of shape (n,). Columns are names of one-dimensional
-    arrays, or of columns that the training layout lists, or the name of the one features array. Target and weight,
-    shape (n,), are by default those of the training layout.
+    """Open a zarr array (features only) or a group, whose target and weight are by default those of its layout.
 
     An absent chunk is an error, because a lost chunk looks the same as one of the fill value alone. An array, or its
     group, with the attribute ``streamkern: {"sparse": true}`` is read with the fill value in absent chunks.
@@ -155,15 +146,6 @@ class ZarrSource(NamedArrays):
         return f"{stored.where}, chunk {chunk} ({keys}), rows {a} to {b - 1}"
 
 
-def _readable(url: str, storage_options: dict[str, Any] | None, retry: Retry | None) -> Store:
-    if is_remote(url):
-        return CheckedStore(RemoteStore(Remote(url, storage_options, retry)))
-    path = Path(url.removeprefix("file://"))
-    if not path.exists():
-        raise missing_path_error(url, "a zarr group or array")
-    return CheckedStore(LocalStore(path, read_only=True))
-
-
 def _arrays(group: zarr.Group, request: Request) -> dict[str, zarr.Array[Any]]:
     """If the store cannot list, only arrays that the request names can be found."""
     assert isinstance(group.store, CheckedStore)
@@ -182,7 +164,13 @@ def open_node(
     url: str, storage_options: dict[str, Any] | None, retry: Retry | None = None
 ) -> zarr.Array[Any] | zarr.Group:
     """Open an array or a group, or raise StorageError."""
-    store = _readable(url, storage_options, retry)
+    path = Path(url.removeprefix("file://"))
+    if is_remote(url):
+        store = CheckedStore(RemoteStore(Remote(url, storage_options, retry)))
+    elif path.exists():
+        store = CheckedStore(LocalStore(path, read_only=True))
+    else:
+        raise missing_path_error(url, "a zarr group or array")
     return _metadata(url, lambda: zarr.open(store, mode="r"))
 
 
