@@ -34,9 +34,9 @@ def read_all(source: Source) -> Rows:
 class SourceSuite:
     """Conformance tests of a Source.
 
-    A subclass gives three fixtures: ``source``, opened over data that hold ``expected_X`` and ``expected_y`` in at
-    least three chunks; ``reopen``, which opens the same place again; and ``change``, which changes one stored value.
-    It may override the expected rows, and names the facets that are not what ``Source`` declares by default.
+    A subclass gives two fixtures: ``reopen``, which opens data that hold ``expected_X`` and ``expected_y`` in at least
+    three chunks, always at the same place; and ``change``, which changes one stored value. It may override the expected
+    rows, and names the facets that are not what ``Source`` declares by default.
     """
 
     facets: ClassVar[dict[str, Any]] = {}
@@ -56,6 +56,11 @@ class SourceSuite:
     def expected_w(self) -> Array | None:
         """Sample weights of the source, shape (n,), or None."""
         return None
+
+    @pytest.fixture
+    def source(self, reopen: Callable[[], Source]) -> Source:
+        """The data, opened for the first time."""
+        return reopen()
 
     def test_declares_every_facet(self, source: Source) -> None:
         """Each is the default of the contract or the one that the subclass of the suite states, and of its type."""

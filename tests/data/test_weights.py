@@ -47,10 +47,6 @@ class TestWeightsInMemory(SourceSuite):
         return opened
 
     @pytest.fixture
-    def source(self, reopen: Any) -> WeightedSource:
-        return reopen()  # type: ignore[no-any-return]
-
-    @pytest.fixture
     def change(self, stored: tuple[np.ndarray, ...]) -> Any:
         def changed() -> None:
             stored[2][50] += 1.0

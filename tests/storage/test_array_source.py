@@ -29,10 +29,6 @@ class TestArraySource(SourceSuite):
         return lambda: ArraySource(held[0].copy(), held[1].copy(), columns=list("abcdef"), chunk_rows=30)
 
     @pytest.fixture
-    def source(self, held):
-        return ArraySource(*held, columns=list("abcdef"), chunk_rows=30)
-
-    @pytest.fixture
     def change(self, held):
         def change():
             held[0][50, 3] += 1
@@ -40,10 +36,8 @@ class TestArraySource(SourceSuite):
         return change
 
 
-class TestDaskArraySource(SourceSuite):
-    @pytest.fixture
-    def held(self, expected_X, expected_y):
-        return expected_X.copy(), expected_y.copy()
+class TestDaskArraySource(TestArraySource):
+    facets: ClassVar[dict[str, Any]] = {}
 
     @pytest.fixture
     def reopen(self, held):
@@ -51,17 +45,6 @@ class TestDaskArraySource(SourceSuite):
         return lambda: DaskArraySource(
             da.from_array(held[0], chunks=((40, 0, 40, 21), (4, 2))), da.from_array(held[1], chunks=25)
         )
-
-    @pytest.fixture
-    def source(self, reopen):
-        return reopen()
-
-    @pytest.fixture
-    def change(self, held):
-        def change():
-            held[0][50, 3] += 1
-
-        return change
 
 
 def test_images_are_flattened_a_row_at_a_time():

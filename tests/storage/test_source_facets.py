@@ -90,10 +90,6 @@ class FacetSuite(SourceSuite):
         return lambda: self.opened(tmp_path)
 
     @pytest.fixture
-    def source(self, reopen: Any) -> Any:
-        return reopen()
-
-    @pytest.fixture
     def change(self, tmp_path: Path) -> Any:
         return lambda: self.write(tmp_path, A + 1)
 
@@ -103,20 +99,6 @@ LENIENT = {
     "columns": ("a", "b"),
     "non_features": (("colour", "string"), ("when", "timestamp[ns]")),
 }
-
-
-class TestLenientParquet(FacetSuite):
-    facets: ClassVar[dict[str, Any]] = LENIENT
-
-
-class TestLenientFeather(FacetSuite):
-    facets: ClassVar[dict[str, Any]] = LENIENT
-    files: ClassVar[tuple[str, ...]] = ("rows.feather",)
-
-
-class TestLenientCsv(FacetSuite):
-    facets: ClassVar[dict[str, Any]] = LENIENT
-    files: ClassVar[tuple[str, ...]] = ("rows.csv",)
 
 
 class TestLenientParquetFolder(FacetSuite):
@@ -279,10 +261,6 @@ class TestQuarantine(SourceSuite):
             return FilteredSource(data.source, [rule for rule in data.rules if isinstance(rule, OutsideRanges)])
 
         return opened
-
-    @pytest.fixture
-    def source(self, reopen: Any) -> FilteredSource:
-        return reopen()  # type: ignore[no-any-return]
 
     @pytest.fixture
     def change(self, tmp_path: Path) -> Any:
