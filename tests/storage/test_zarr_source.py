@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import zarr
+from zarr.storage import LocalStore
 
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.formats.open_tables import open_tables
@@ -193,6 +194,20 @@ def test_a_wrong_number_of_rows_leaves_a_group_that_is_refused(tmp_path, n_rows,
         open_zarr(tmp_path / "a.zarr")
     write_zarr(tmp_path / "a.zarr", X, overwrite=True)
     assert open_zarr(tmp_path / "a.zarr").bounds[-1] == 100
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.float64])
+def test_whole_chunks_are_read_in_the_thread_that_wants_them_and_aligned(tmp_path, monkeypatch, dtype, checksum):
+    X = (1000 * np.random.default_rng(0).random((23, 700))).astype(dtype)  # floats that are not compressed
+    write_zarr(tmp_path / "a.zarr", X, np.arange(23), chunk_rows=5, checksum=checksum)
+    monkeypatch.setattr("streamkern.sources.format_rules.CHUNK_BYTES", 1)
+    source = open_zarr(tmp_path / "a.zarr")
+    monkeypatch.setattr(LocalStore, "get", None)  # which the threads of zarr's loop would call
+    found = read_all(source)
+    np.testing.assert_array_equal(found.X, X, strict=True)
+    np.testing.assert_array_equal(found.y, np.arange(23))
+    assert all(source.read(chunk).X.flags.aligned for chunk in range(5))
 
 
 def test_what_is_there_is_not_overwritten_unasked(tmp_path):
