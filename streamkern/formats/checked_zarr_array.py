@@ -7,14 +7,13 @@ import math
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from threading import Lock
 from typing import Any
 
 import numpy as np
 import zarr
-from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
-from zarr.codecs import ShardingCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import LocalStore
@@ -261,7 +260,7 @@ class StoredArray(StoredRows):
             yield coords, tuple(region)
 
     def _require_stored(self, a: int, b: int, block: Array) -> None:
-        """Check in the store that chunks of only the fill value exist: absent chunks read as the fill value."""
+        """Read chunks of only the fill value again, as absent ones would be, to know which of them are stored."""
         if type(self._store) is LocalStore and not self._store.root.exists():
             raise not_visible_error(str(self._store.root))
         for coords, region in self._stored_chunks(a, b):
@@ -270,7 +269,7 @@ class StoredArray(StoredRows):
                 continue
             key = self._key(self._outer_of(coords))
             try:
-                present = sync(self._is_stored(key, coords))
+                present = _is_all(np.asarray(self._filled_otherwise[region]), self._fill)
             except StorageError:
                 raise
             except Exception as error:
@@ -288,33 +287,15 @@ class StoredArray(StoredRows):
     def _outer_of(self, coords: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(c * step // outer for c, step, outer in zip(coords, self.array.chunks, self.outer, strict=True))
 
-    async def _is_stored(self, key: str, coords: tuple[int, ...]) -> bool:
-        store = self.array.store
-        if self.array.shards is None:
-            return await store.exists(key)
-        index = await self._shard_index(store, key)
-        if index is None:
-            return await store.exists(key)
-        per_shard = index.shape[:-1]
-        return bool((index[tuple(c % n for c, n in zip(coords, per_shard, strict=True))] != ~np.uint64(0)).any())
-
-    async def _shard_index(self, store: Store, key: str) -> Array | None:
-        """(offset, length) of every inner chunk of a shard; None if the shard or a plain index is absent."""
-        codec = getattr(self.array.metadata, "codecs", (None,))[0]
-        if not isinstance(codec, ShardingCodec):
-            return None
-        names = [str(index_codec.to_dict()["name"]) for index_codec in codec.index_codecs]
-        if names not in (["bytes"], ["bytes", "crc32c"]):
-            return None
-        per_shard = [outer // inner for outer, inner in zip(self.outer, self.array.chunks, strict=True)]
-        size = 16 * math.prod(per_shard)
-        stored_size = size + 4 * (len(names) - 1)
-        at_start = codec.index_location.value == "start"
-        part = RangeByteRequest(0, stored_size) if at_start else SuffixByteRequest(stored_size)
-        found = await store.get(key, default_buffer_prototype(), part)
-        if found is None:
-            return None
-        return np.frombuffer(found.to_bytes()[:size], dtype="<u8").reshape(*per_shard, 2)
+    @cached_property
+    def _filled_otherwise(self) -> zarr.Array[Any]:
+        """The array with another fill value, in which absent chunks, also those of a shard, differ from stored ones."""
+        other: Any = "absent"
+        if self.array.dtype.kind not in "OTU":
+            one, zero = np.array([1, 0]).astype(self.array.dtype)
+            other = zero if self._fill == one else one
+        metadata = replace(self.array.metadata, fill_value=other)  # type: ignore[type-var]
+        return zarr.Array(replace(self.array.async_array, metadata=metadata))
 
     def _explained(self, a: int, b: int, error: Exception) -> CorruptChunkError:
         """The error of a failed read names the first stored chunk that fails when read alone."""

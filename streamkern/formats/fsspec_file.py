@@ -35,32 +35,28 @@ COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _OPENERS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
-class _Forwards:
-    """A stream of Arrow's that cannot seek, opened again to go back."""
+class _Forwards(io.RawIOBase):
+    """A stream of Arrow's, in which one can only go forwards."""
 
-    def __init__(self, opened: Callable[[], Any]) -> None:
-        self._opened, self._stream, self._at = opened, opened(), 0
-
-    def __enter__(self) -> _Forwards:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __init__(self, stream: Any) -> None:
+        super().__init__()
+        self._stream, self._at = stream, 0
 
     def read(self, size: int = -1) -> bytes:
         data: bytes = self._stream.read(None if size < 0 else size)
         self._at += len(data)
         return data
 
-    def seek(self, at: int) -> None:
-        if at < self._at:
-            self.close()
-            self._stream, self._at = self._opened(), 0
+    def seek(self, at: int, whence: int = os.SEEK_SET) -> int:
+        if whence != os.SEEK_SET or at < self._at:
+            raise io.UnsupportedOperation("a stream that is decompressed or converted goes forwards only")
         while self._at < at and self.read(min(_READ_AHEAD, at - self._at)):
             pass
+        return self._at
 
     def close(self) -> None:
         self._stream.close()
+        super().close()
 
 
 class TableFile:
@@ -146,28 +142,25 @@ class TableFile:
         if not (self._encoding or self._carriage_returns or self._packed == ".zst"):
             return cast(BinaryIO, self._decompressed())
 
-        def converted() -> Any:
-            stream = self._decompressed()
-            stream = stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream, "r")
-            if self._encoding:
-                stream = pa.transcoding_input_stream(stream, self._encoding, "utf-8")
-            return pa.TransformInputStream(stream, _line_feeds) if self._carriage_returns else stream
-
-        return cast(BinaryIO, _Forwards(converted))
+        stream = self._decompressed()
+        stream = stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream, "r")
+        if self._encoding:
+            stream = pa.transcoding_input_stream(stream, self._encoding, "utf-8")
+        if self._carriage_returns:
+            stream = pa.TransformInputStream(stream, lambda text: bytes(text).replace(b"\r", b"\n"))
+        return cast(BinaryIO, _Forwards(stream))
 
     def _decompressed(self) -> Any:
         """Return a file of Python's or, without seek, of Arrow's."""
-
-        def stored() -> Any:
-            if self._remote is None:
-                return self.unchanged()
-            return io.BufferedReader(self._remote.open(self._remote.root, self.size), _READ_AHEAD)
-
+        if self._remote is None:
+            stored: Any = self.unchanged()
+        else:
+            stored = io.BufferedReader(self._remote.open(self._remote.root, self.size), _READ_AHEAD)
         if self._packed == ".zst":
-            return pa.input_stream(stored(), compression="zstd")
+            return pa.input_stream(stored, compression="zstd")
         if self._packed:
-            return _OPENERS[self._packed](stored())
-        return open(stored(), "rb") if self._remote is None else stored()
+            return _OPENERS[self._packed](stored)
+        return open(stored, "rb") if self._remote is None else stored
 
     def unchanged(self) -> str:
         """Return the path of a local file after checking its size."""
@@ -210,7 +203,3 @@ class TableFile:
                     remedy="say how the file is encoded: read_options=sk.read_options(encoding=...); "
                     "without it, UTF-8, or UTF-16 with a byte order mark",
                 ) from error
-
-
-def _line_feeds(text: Any) -> bytes:
-    return bytes(text).replace(b"\r", b"\n")
