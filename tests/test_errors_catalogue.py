@@ -139,7 +139,6 @@ PLAIN = {
     "formats/parquet_files.py": "caught and told with the file's name",
     "formats/parquet_footer.py": "caught and told with the file's name",
     "storage/serialize.py": "a state of the wrong type: a fault of a solver's author, or a damaged file, told as such",
-    "formats/blosc.py": "told with the name of the chunk by the array that reads it",
     "sources/remote_store.py": "what fsspec expects of a file system",
     "ingestion/external_shuffle.py": "OSError, told by the ingest",
     "storage/atomic_writes.py": "OSError of the system, put in words by staged and Workspace",

@@ -52,16 +52,15 @@ DOORS = {
             )
         ),
     },
-    "numcodecs": {"storage/artifact_arrays.py", "formats/blosc.py", "ingestion/ingest.py"},
+    "numcodecs": {"storage/artifact_arrays.py", "formats/checked_zarr_array.py", "ingestion/ingest.py"},
     "pyarrow": {"sources/arrow.py", "serving/prediction_writers.py"},
     "rich": {"progress.py"},
     "sklearn": {"sklearn/estimators.py", "sklearn/partial_fit.py"},
     "zarr": {
-        "formats/blosc.py",
+        "formats/checked_zarr_array.py",
         "serving/prediction_writers.py",
         "formats/training_zarr.py",
         "formats/zarr.py",
-        "formats/checked_zarr_array.py",
         "formats/zarr_checked_stores.py",
     },
 }

@@ -9,9 +9,8 @@ from operator import itemgetter
 import numpy as np
 
 from streamkern.data.row_selection import SelectionRule, count_selected, selected_ids
-from streamkern.sources.base import DerivedSource, Reading, Source
+from streamkern.sources.base import ColumnDescription, DerivedSource, Reading, Source
 from streamkern.sources.format_rules import check_chunk
-from streamkern.sources.unusable_columns import ColumnDescription
 from streamkern.storage.value_digest import digest
 from streamkern.types import IntArray, Rows
 

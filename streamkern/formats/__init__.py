@@ -6,13 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from streamkern.errors import UsageError
-from streamkern.sources.array_source import ArraySource
+from streamkern.sources.array_source import ArraySource, TargetedSource, WeightedSource
 from streamkern.sources.base import Source
 from streamkern.sources.column_roles import Request
 from streamkern.sources.input_types import is_dask_frame, is_lazy_frame, is_table, require_dense
 from streamkern.sources.remote_store import Retry
 from streamkern.sources.schema import Schema
-from streamkern.sources.weighted_source import TargetedSource, WeightedSource
 
 __all__ = [
     "ArraySource",

@@ -34,12 +34,20 @@ from streamkern.sources.arrow_conversion import (
     require_distinct_names,
     without_dictionary,
 )
-from streamkern.sources.base import TEXT_BYTES, TEXT_SAMPLE, Reading, Source, text_bytes
+from streamkern.sources.base import (
+    MAX_DISTINCT_TEXTS,
+    TEXT_BYTES,
+    TEXT_SAMPLE,
+    ColumnDescription,
+    Reading,
+    Source,
+    text_bytes,
+    text_key,
+)
 from streamkern.sources.column_roles import Field, Request, Roles, choose_columns
 from streamkern.sources.format_rules import as_rows, as_target, check_chunk, rows_per_chunk
 from streamkern.sources.input_types import is_table, recorded_index
 from streamkern.sources.schema import Schema, number_of
-from streamkern.sources.unusable_columns import MAX_DISTINCT_TEXTS, ColumnDescription, text_key
 from streamkern.storage.untrusted_files import storage_errors
 from streamkern.storage.value_digest import array_content, digest
 from streamkern.types import Array, Rows, Target

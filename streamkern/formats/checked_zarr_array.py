@@ -6,23 +6,24 @@ import itertools
 import math
 import os
 from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import zarr
+from numcodecs import blosc
+from numcodecs.checksum32 import CRC32C
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import LocalStore
 
 from streamkern.errors import CorruptChunkError, StorageError
-from streamkern.formats.blosc import WholeChunks, frame_bytes
 from streamkern.formats.cf_conventions import Packing, packing_of
 from streamkern.formats.named_arrays import StoredRows
-from streamkern.formats.zarr_checked_stores import CheckedStore, RemoteStore
+from streamkern.formats.zarr_checked_stores import BLOSC_HEADER, CheckedStore, RemoteStore, require_frame
 from streamkern.memory import check_memory
 from streamkern.sources.remote_store import reread
 from streamkern.storage.untrusted_files import changed_error, file_stamp, file_tail, not_visible_error, require_regular
@@ -39,6 +40,46 @@ _CHECKSUM = 4  # bytes at the end of a chunk, where its checksum is
 
 _MOST_ACROSS = 1 << 20  # stored chunks of a row: with more, nothing that visits each of them comes to an end
 
+_WHOLE_CODECS = (["bytes", "blosc"], ["bytes", "blosc", "crc32c"])
+
+
+@dataclass(frozen=True)
+class WholeChunks:
+    """Chunks of whole rows in `write_zarr`'s layout, decoded without the copies of zarr's pipeline.
+
+    Each is one Blosc frame of little-endian numbers, followed by a CRC-32C if ``checksum``.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    checksum: bool
+
+    @classmethod
+    def of(cls, array: zarr.Array[Any]) -> WholeChunks | None:
+        """Return the decoder of an array's chunks; None for other layouts, which zarr decodes."""
+        metadata = array.metadata.to_dict()
+        codecs: list[Any] = list(cast("Iterable[Any]", metadata.get("codecs") or ()))
+        dtype, names = np.dtype(array.dtype), [codec["name"] for codec in codecs]
+        if names not in _WHOLE_CODECS or dtype.kind not in "biuf" or dtype.newbyteorder("<") != dtype:
+            return None
+        order = codecs[0].get("configuration", {}).get("endian", "little")
+        if order != "little" or array.shards is not None or array.chunks[1:] != array.shape[1:]:
+            return None
+        return cls(array.chunks, dtype, len(names) == 3)
+
+    def decoded(self, stored: Any) -> Array:
+        """Return a stored chunk's rows; ValueError if its sizes do not fit, RuntimeError if it does not decode."""
+        frame = memoryview(CRC32C(location="end").decode(stored) if self.checksum else stored)
+        size = math.prod(self.shape) * self.dtype.itemsize
+        require_frame(bytes(frame[:BLOSC_HEADER]), len(frame), size)
+        copied = 2  # the flag, in byte 2, of uncompressed data
+        if frame[2] & copied and len(frame) == size + BLOSC_HEADER:  # incompressible: used without a copy
+            rows = np.frombuffer(frame, self.dtype, offset=BLOSC_HEADER).reshape(self.shape)
+            return rows if rows.flags.aligned else rows.copy()
+        rows = np.empty(self.shape, self.dtype)
+        blosc.decompress(frame, rows)
+        return rows
+
 
 class StoredArray(StoredRows):
     """A zarr array whose reads return the written values, or raise an error that names the damaged chunk."""
@@ -46,7 +87,7 @@ class StoredArray(StoredRows):
     def __init__(self, array: zarr.Array[Any], url: str, sparse: bool, packing: Packing | None = None) -> None:
         assert isinstance(array.store, CheckedStore)
         self._store = array.store.inner
-        if (frames := frame_bytes(array)) is not None:
+        if (frames := _frame_bytes(array)) is not None:
             store, version = CheckedStore(self._store, frames), array.metadata.zarr_format
             array = zarr.open_array(store, path=array.path, mode="r", zarr_format=version)
         self.array, self.shape, self.sparse = array, array.shape, sparse
@@ -294,7 +335,7 @@ class StoredArray(StoredRows):
         if self.array.dtype.kind not in "OTU":
             one, zero = np.array([1, 0]).astype(self.array.dtype)
             other = zero if self._fill == one else one
-        metadata = replace(self.array.metadata, fill_value=other)  # type: ignore[type-var]
+        metadata = replace(self.array.metadata, fill_value=other)
         return zarr.Array(replace(self.array.async_array, metadata=metadata))
 
     def _explained(self, a: int, b: int, error: Exception) -> CorruptChunkError:
@@ -330,6 +371,22 @@ def is_coordinate(array: zarr.Array[Any]) -> bool:
     """Return True for the whole numbers that count the rows: an array named as its only axis, as xarray writes it."""
     axes: Any = getattr(array.metadata, "dimension_names", None) or array.attrs.asdict().get("_ARRAY_DIMENSIONS")
     return list(axes or ()) == [array.basename] and np.dtype(array.dtype).kind in "iu"
+
+
+def _frame_bytes(array: zarr.Array[Any]) -> int | None:
+    """The decoded bytes of stored chunks that are Blosc frames, without a checksum around them.
+
+    0 if another codec is applied first, None for other chunks.
+    """
+    metadata = array.metadata.to_dict()
+    codecs: list[Any] = list(cast("Iterable[Any]", metadata.get("codecs") or ()))
+    last: Any = (codecs or [metadata.get("compressor")])[-1] or {}
+    if array.shards is not None or last.get("name", last.get("id")) not in ("blosc", "numcodecs.blosc"):
+        return None
+    dtype = np.dtype(array.dtype)
+    if metadata.get("filters") or len(codecs) > 2 or dtype.kind in "OT":
+        return 0
+    return math.prod(array.chunks) * dtype.itemsize
 
 
 def _is_all(part: Array, fill: Any) -> bool:

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from streamkern.errors import DataError
-from streamkern.sources.base import DerivedSource, Reading, Source
+from streamkern.sources.base import ColumnDescription, DerivedSource, Reading, Source
 from streamkern.sources.format_rules import check_chunk
 from streamkern.sources.schema import Schema, join_schemas, joint_kinds
-from streamkern.sources.unusable_columns import ColumnDescription
 from streamkern.storage.value_digest import digest
 from streamkern.types import Array, Rows, Target
 

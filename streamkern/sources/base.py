@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import sys
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +18,52 @@ from streamkern.errors import DataError
 from streamkern.memory import check_memory
 from streamkern.sources.format_rules import first_names
 from streamkern.sources.schema import Schema
-from streamkern.sources.unusable_columns import ColumnDescription
 from streamkern.types import Array, IntArray, Rows, Target
+
+MAX_DISTINCT_TEXTS = 1000
+"""Most distinct values that are counted."""
+
+_SHORT = 60
+
+ExtremeValue = tuple[float, str]
+"""Sort key and text of a value; the key is the length of a text, or 0 if the text itself sorts correctly."""
+
+
+@dataclass(frozen=True)
+class ColumnDescription:
+    """Description of a column that cannot be a feature as stored (text, dates, decimals), in bounded memory; adds.
+
+    ``counts`` are rows of each value, with long values shortened by ``text_key``; None if there are too many. ``low``
+    is the shortest text, or lowest other value, ``high`` the longest or highest; None without values or an order.
+    """
+
+    missing: int
+    counts: Counter[str] | None
+    low: ExtremeValue | None
+    high: ExtremeValue | None
+
+    def __add__(self, other: ColumnDescription) -> ColumnDescription:
+        counts = None
+        if self.counts is not None and other.counts is not None:
+            counts = self.counts + other.counts
+        return ColumnDescription(
+            self.missing + other.missing,
+            counts if counts is None or len(counts) <= MAX_DISTINCT_TEXTS else None,
+            min((end for end in (self.low, other.low) if end is not None), default=None),
+            max((end for end in (self.high, other.high) if end is not None), default=None),
+        )
+
+
+def text_key(text: str) -> str:
+    """Return a text, or for a long text its beginning, a line end, and a digest."""
+    if len(text) <= _SHORT:
+        return text
+    return f"{text[:_SHORT]}...\n{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
+
+
+def shown_text(made: str) -> str:
+    """Return a key's text for display; of a long text the beginning."""
+    return made.partition("...\n")[0] + "..." if len(made) > _SHORT else made
 
 
 class Reading(NamedTuple):

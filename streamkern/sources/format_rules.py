@@ -85,8 +85,8 @@ def target_of(name: str, dtype: np.dtype[Any], outputs: tuple[int, ...], where: 
     return Target(name, dtype.newbyteorder("="), outputs)
 
 
-def unknown_name_error(kind: str, name: str, names: Iterable[str], where: str, remedy: str | None = None) -> DataError:
-    """Return the error for an absent column or array; the default remedy proposes close matches."""
+def unknown_name_error(kind: str, name: str, names: Iterable[str], where: str) -> DataError:
+    """Return the error for an absent column or array; the remedy proposes close matches."""
     names = list(names)
     close = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
     listed = close + [other for other in names if other not in close]
@@ -95,7 +95,7 @@ def unknown_name_error(kind: str, name: str, names: Iterable[str], where: str, r
         f"{kind} {name!r} is not there",
         where=where,
         expected=f"one of: {shown}" if listed else "a named column; this source has no column names",
-        remedy=remedy or (f"did you mean {close[0]!r}?" if close else "name one that is there"),
+        remedy=f"did you mean {close[0]!r}?" if close else "name one that is there",
     )
 
 

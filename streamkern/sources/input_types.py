@@ -63,16 +63,11 @@ def is_table(value: Any) -> bool:
     if (
         is_dask_frame(value)
         or is_lazy_frame(value)
-        or is_structured(value)
+        or (_is_instance(value, "numpy", "ndarray") and value.dtype.names is not None and value.ndim == 1)
         or (type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns"))
     ):
         return True
     return isinstance(value, list | tuple) and bool(len(value)) and all(isinstance(row, Mapping) for row in value)
-
-
-def is_structured(value: Any) -> bool:
-    """Return True for a NumPy array of records with named fields, shape (n,)."""
-    return _is_instance(value, "numpy", "ndarray") and value.dtype.names is not None and value.ndim == 1
 
 
 def has_text(rows: Any) -> bool:

@@ -13,8 +13,8 @@ import pytest
 from streamkern.data.filtered_source import FilteredSource
 from streamkern.data.row_selection import OutsideRanges
 from streamkern.formats.joined_tables import JoinedSource
+from streamkern.sources.array_source import WeightedSource
 from streamkern.sources.base import FACETS, Source
-from streamkern.sources.weighted_source import WeightedSource
 from streamkern.types import Array, Rows
 
 

@@ -16,7 +16,7 @@ from sklearn.metrics import accuracy_score, mean_squared_error, r2_score
 import streamkern as sk
 from streamkern.data.row_order import Assembly, Scan, Stream
 from streamkern.formats import ArraySource
-from streamkern.sources.weighted_source import WeightedSource
+from streamkern.sources.array_source import WeightedSource
 from streamkern.testing.source import SourceSuite, read_all
 
 N = 500

@@ -20,7 +20,7 @@ from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, Sharding
 
 from streamkern.errors import StorageError
 from streamkern.formats.open_tables import open_tables
-from streamkern.formats.zarr_allowed_codecs import forbidden_codec
+from streamkern.formats.zarr_checked_stores import forbidden_codec
 from streamkern.testing.source import read_all
 from tests.clock import require_quick
 

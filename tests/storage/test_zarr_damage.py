@@ -12,7 +12,7 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
 from streamkern.errors import StorageError
-from streamkern.formats.blosc import WholeChunks
+from streamkern.formats.checked_zarr_array import WholeChunks
 from streamkern.formats.open_tables import open_tables
 from streamkern.formats.training_zarr import write_zarr
 from streamkern.testing.source import read_all
