@@ -74,36 +74,21 @@ class Request:
 
 @dataclass(frozen=True)
 class Field:
-    """A stored column, or an array with several values a row, as the format declares it.
+    """A stored column, or an array with several values a row, as the format declares it."""
 
-    Attributes:
-        where: file and name, for errors.
-        kind: the format's name of its type.
-        dtype: dtype of its numbers or booleans; ``object`` for text; None for anything else.
-        shape: shape of a row's values: () for a column; None for lists and binaries, which can only be features.
-        length: values in each list or binary, if the declaration says so; else 0.
-        rows: number of rows of an array; 0 for columns of a table, which have equal lengths.
-        inferred: the kind implied by the type, and whether values are text; None for arrays and lists.
-        encoded: whether values must be converted to numbers, such as text, dates and decimals.
-        decimal: whether values are decimals, which targets and weights may be, too.
-        missing: None if unknown.
-        index: whether the format records that it is the index of the rows.
-        empty: whether no row has a value, and the type tells nothing.
-    """
-
-    where: str
-    kind: str
-    dtype: np.dtype[Any] | None
-    shape: tuple[int, ...] | None = ()
-    length: int = 0
-    rows: int = 0
-    inferred: tuple[str, bool] | None = None
-    encoded: bool = False
-    decimal: bool = False
-    missing: bool | None = None
+    where: str  # file and name, for errors
+    kind: str  # the format's name of its type
+    dtype: np.dtype[Any] | None  # of numbers or booleans; ``object`` for text; None for anything else
+    shape: tuple[int, ...] | None = ()  # of a row's values; None for lists and binaries, which can only be features
+    length: int = 0  # values in each list or binary, if the declaration says so
+    rows: int = 0  # of an array; 0 for columns of a table, which have equal lengths
+    inferred: tuple[str, bool] | None = None  # kind implied by the type, and whether text; None for arrays and lists
+    encoded: bool = False  # whether values must be converted to numbers, such as text, dates and decimals
+    decimal: bool = False  # which targets and weights may be, too
+    missing: bool | None = None  # None if unknown
     by_name_only: bool = False
-    index: bool = False
-    empty: bool = False
+    index: bool = False  # whether the format records that it is the index of the rows
+    empty: bool = False  # whether no row has a value, and the type tells nothing
 
     @property
     def text(self) -> bool:

@@ -166,14 +166,14 @@ class Remote:
         found: dict[str, Any] = self._call(path, self.fs._info)
         return found
 
-    def find(self, path: str) -> dict[str, dict[str, Any]]:
-        """Return all objects below a path, with the store's metadata."""
+    def find(self, path: str, detail: bool = True) -> dict[str, dict[str, Any]]:
+        """Return all objects below a path, with the store's metadata, as fsspec's file systems do with ``detail``."""
         self.require_listing(path)
         found: dict[str, dict[str, Any]] = self._call(path, self.fs._find, detail=True)
         return found
 
-    def glob(self, pattern: str) -> dict[str, dict[str, Any]]:
-        """Return all objects that match a pattern, with the store's metadata."""
+    def glob(self, pattern: str, detail: bool = True) -> dict[str, dict[str, Any]]:
+        """Return all objects that match a pattern, as ``find``."""
         # One listing: the file systems' globs make several requests, and treat a failure as absence.
         folder = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0]
         matches = re.compile(glob_translate(pattern)).match

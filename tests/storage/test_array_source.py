@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from streamkern.errors import DataError, StorageError, UsageError
-from streamkern.formats import ArraySource, wrap
+from streamkern.formats import ArraySource
 from streamkern.formats.dask_source import DaskArraySource
-from streamkern.sources.column_roles import Request
 from streamkern.testing.source import SourceSuite, read_all
 
 
@@ -148,10 +147,3 @@ def test_a_dask_block_is_computed_in_the_calling_thread():
     with dask.config.set(scheduler="threads"):
         DaskArraySource(X).read(3)
     assert threads == [threading.get_ident()]
-
-
-def test_rows_in_memory_are_wrapped():
-    X, y = np.zeros((4, 2)), np.arange(4)
-    assert isinstance(wrap(X, y), ArraySource)
-    assert isinstance(wrap(da.from_array(X), y), DaskArraySource)
-    assert wrap([[1, 2], [3, 4]], request=Request(columns=["a", "b"])).columns == ("a", "b")

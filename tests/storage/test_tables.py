@@ -253,14 +253,6 @@ def test_a_file_that_is_not_what_its_name_says_is_one_clear_error(tmp_path, name
         open_tables([tmp_path / name], readers=READERS)
 
 
-def test_a_file_cut_short_after_it_was_opened_is_an_error(tmp_path):
-    np.save(tmp_path / "t.npy", np.zeros((100, 3)))
-    source = open_tables([tmp_path / "t.npy"])
-    (tmp_path / "t.npy").write_bytes((tmp_path / "t.npy").read_bytes()[:-8])
-    with pytest.raises(StorageError, match="changed"):
-        source.read(0)
-
-
 @pytest.mark.parametrize("name", ["t.h5", "t.npz"])
 def test_files_of_named_arrays_are_read_by_ingest_alone(tmp_path, name):
     X, y = np.eye(4), np.arange(4)
