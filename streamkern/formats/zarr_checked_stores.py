@@ -162,24 +162,12 @@ def require_frame(header: bytes, stored: int, decoded: int) -> None:
         raise ValueError(f"a Blosc frame of {size} bytes, decoded, for a chunk of {decoded}")
 
 
-# Some of zarr's codecs execute code from the decoded data (``pickle``), and plug-ins may add others.
-
-BYTE_CODECS = frozenset(
-    ("adler32", "blosc", "bz2", "crc32", "crc32c", "fletcher32", "gzip", "lz4", "lzma", "zlib", "zstd")
-)
-"""Codecs from bytes to bytes: compression and checksums."""
-
-NUMBER_CODECS = frozenset(
-    ("astype", "bitround", "delta", "fixedscaleoffset", "packbits", "quantize", "shuffle", "transpose")
-)
-"""Codecs from arrays of numbers to arrays of numbers."""
-
-TEXT_CODECS = frozenset(("vlen-bytes", "vlen-utf8"))
-"""Codecs of text: the only ones that create Python objects."""
-
-LAYOUT_CODECS = frozenset(("bytes", "endian", "sharding_indexed"))
-"""Codecs of zarr version 3 from arrays to bytes."""
-
+# Some of zarr's codecs execute code from the decoded data (``pickle``), and plug-ins may add others. Those of texts are
+# the only ones here that create Python objects; those of the layout are of version 3, from arrays to bytes.
+BYTE_CODECS = {"adler32", "blosc", "bz2", "crc32", "crc32c", "fletcher32", "gzip", "lz4", "lzma", "zlib", "zstd"}
+NUMBER_CODECS = {"astype", "bitround", "delta", "fixedscaleoffset", "packbits", "quantize", "shuffle", "transpose"}
+TEXT_CODECS = {"vlen-bytes", "vlen-utf8"}
+LAYOUT_CODECS = {"bytes", "endian", "sharding_indexed"}
 ALLOWED_CODECS = BYTE_CODECS | NUMBER_CODECS | TEXT_CODECS | LAYOUT_CODECS
 
 _NUMBER = re.compile(r"[<>|=]?[biufc][0-9]{1,2}|bool|(?:int|uint|float|complex)[0-9]{1,3}")
@@ -191,7 +179,10 @@ def forbidden_codec(document: Any) -> str | None:
     """Return why the arrays of a parsed zarr.json, .zarray or .zmetadata must not be read, or None."""
     if not isinstance(document, dict):
         return None
-    reason = _of_version_2(document) or _of_version_3(document)
+    reason = _of_version_2(document)
+    if reason is None and document.get("storage_transformers"):
+        reason = f"it has storage transformers: {_shown(document['storage_transformers'])}"
+    reason = reason or _of_chain(document.get("codecs"))
     # Version 2 lists all documents under "metadata"; version 3 has that inside "consolidated_metadata".
     for inside in (document, document.get("consolidated_metadata")):
         members = inside.get("metadata") if isinstance(inside, dict) else None
@@ -229,12 +220,6 @@ def _is_plain(dtype: Any) -> bool:
     return all(isinstance(field, list) and len(field) > 1 and _is_plain(field[1]) for field in fields)
 
 
-def _of_version_3(document: dict[str, Any]) -> str | None:
-    if document.get("storage_transformers"):
-        return f"it has storage transformers: {_shown(document['storage_transformers'])}"
-    return _of_chain(document.get("codecs"))
-
-
 def _of_chain(codecs: Any) -> str | None:
     if codecs is None:
         return None
@@ -250,7 +235,7 @@ def _of_chain(codecs: Any) -> str | None:
     return None
 
 
-def _of_codec(codec: Any, key: str, known: frozenset[str]) -> str | None:
+def _of_codec(codec: Any, key: str, known: set[str]) -> str | None:
     name = _name(codec, key)
     if name not in known:
         return f"its codec {_shown(codec if name is None else name)} is not one of those that are read"

@@ -151,11 +151,7 @@ class Source(ABC):
         """
 
     def require_unchanged(self) -> None:
-        """Raise an error if the metadata of the files changed since they were opened; do nothing for rows in memory.
-
-        Raises:
-            StorageError: a file or an object was replaced or removed.
-        """
+        """Raise StorageError if a file or an object was replaced or removed since it was opened, by its metadata."""
         return
 
     def reading(self) -> Reading:
@@ -176,11 +172,7 @@ class Source(ABC):
         return row
 
     def read_checked(self, chunk: int) -> Rows:
-        """Return the rows of one chunk, as ``read`` does, within the current memory limit.
-
-        Raises:
-            MemoryLimitError: the chunk, or the process with it, exceeds the limit.
-        """
+        """Return the rows of one chunk, as ``read`` does, or raise MemoryLimitError above the current limit."""
         a, b = self.bounds[chunk : chunk + 2].tolist() if 0 <= chunk < len(self.bounds) - 1 else (0, 0)
         coming = 0 if self.in_memory else (b - a) * self.n_features * self.dtype.itemsize
         large = 16 << 20  # bytes of a chunk from which a memory error names it
@@ -232,20 +224,11 @@ class Source(ABC):
         return self
 
     def describe(self, chunk: int) -> Sequence[ColumnDescription]:
-        """Return a description of the values of every non-feature in one chunk, in the order of ``non_features``.
-
-        Raises:
-            StorageError: as ``read``.
-        """
+        """Return a description of the values of every non-feature in one chunk, in the order of ``non_features``."""
         return ()
 
     def weights(self, chunk: int) -> Array:
-        """Return the sample weights of one chunk, shape (n,), float64; the default reads all of its rows.
-
-        Raises:
-            StorageError: as ``read``.
-            DataError: a weight is negative or not finite, or the source has no weights.
-        """
+        """Return the sample weights of one chunk, shape (n,), float64; the default reads all of its rows."""
         w = self.read(chunk).w
         assert w is not None
         return w
