@@ -65,6 +65,11 @@ class TableFile:
     def __init__(self, url: str, storage_options: dict[str, Any] | None = None) -> None:
         self.path = redacted(url) if is_remote(url) else os.path.abspath(url.removeprefix("file://"))
         self._remote = Remote(url, storage_options) if is_remote(url) else None
+        self.remote = self._remote is not None
+        place = self.path if self._remote is None else str(self._remote.root).partition("?")[0]
+        self._packed = next((ending for ending in COMPRESSED if place.lower().endswith(ending)), "")
+        self._base = posixpath.basename(place)
+        self.name = self._base.removesuffix(self._packed)  # without an ending of ``COMPRESSED``
         try:
             self._stamp = self._found()
         except FileNotFoundError as error:
@@ -93,23 +98,6 @@ class TableFile:
             last[0].close()
 
     @property
-    def name(self) -> str:
-        """Last part of the path, without an ending of ``COMPRESSED``."""
-        return posixpath.basename(self._place).removesuffix(self._packed)
-
-    @property
-    def _packed(self) -> str:
-        return next((ending for ending in COMPRESSED if self._place.lower().endswith(ending)), "")
-
-    @property
-    def _place(self) -> str:
-        return self.path if self._remote is None else str(self._remote.root).partition("?")[0]
-
-    @property
-    def remote(self) -> bool:
-        return self._remote is not None
-
-    @property
     def local(self) -> bool:
         """True if the file is in the local file system, and its bytes are those of the table."""
         return self._remote is None and not (self._packed or self._encoding or self._carriage_returns)
@@ -117,7 +105,7 @@ class TableFile:
     @property
     def identity(self) -> list[Any]:
         """Identifier of the content, from metadata."""
-        return [posixpath.basename(self._place), *self._stamp]
+        return [self._base, *self._stamp]
 
     def require_unchanged(self) -> None:
         try:

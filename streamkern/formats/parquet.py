@@ -172,16 +172,20 @@ class ParquetSource(TableSource):
         """Bytes of a text of the target as an object: from the footers, and an id from the first ones as well."""
         if self.target is None or self.target.dtype != object:
             return TEXT_BYTES
-        text, texts = TEXT_BYTES, self._sample
+        name, files = self._roles.targets[0], [file for file in self._files.files if any(file.rows)]
+        text, texts = TEXT_BYTES, list[str]()
+        if files and name not in self._partitions and not self._files.remote:
+            with suppress(pa.ArrowException, OSError, StorageError):  # reading reports the error, with its location
+                tables = self._files.batches(files[0], range(len(files[0].rows)), [name], [], TEXT_SAMPLE)
+                texts = [each for each in next(tables).column(0).to_pylist() if isinstance(each, str) and each]
         # A stored byte takes 1 in memory for ASCII letters, up to 5 for others: Python stores these in two or four
         # bytes, and caches their UTF-8 encoding as well.
         wide = [1 + max(1, sys.getsizeof(text) - 76) / len(text.encode()) for text in texts if not text.isascii()]
         per_letter = max(wide, default=1.0 if texts else _WIDE)
-        for file in self._files.files:
-            if any(file.rows):
-                sizes = dict(zip(file.schema.names, file.widest, strict=True))
-                largest = max(sizes.get(name, 0) for name in self._roles.targets)
-                text = max(text, _OBJECT + math.ceil(per_letter * largest / max(file.rows)))
+        for file in files:
+            sizes = dict(zip(file.schema.names, file.widest, strict=True))
+            largest = max(sizes.get(name, 0) for name in self._roles.targets)
+            text = max(text, _OBJECT + math.ceil(per_letter * largest / max(file.rows)))
         return max(text, text_bytes(texts)) if self._names_rows else text
 
     @cached_property
@@ -193,17 +197,6 @@ class ParquetSource(TableSource):
             sizes = sum(size for name, size in zip(file.schema.names, file.widest, strict=True) if name in read)
             row = max(row, sizes // max(1, *file.rows, 1))
         return min(max(1, self._most_rows()), rows_per_chunk(row + (self._text_bytes if self._names_rows else 0)))
-
-    @cached_property
-    def _sample(self) -> list[str]:
-        """The first texts of the target; none if the files are remote."""
-        name, files = self._roles.targets[0], [file for file in self._files.files if any(file.rows)]
-        found: list[Any] = []
-        if files and name not in self._partitions and not self._files.remote:
-            with suppress(pa.ArrowException, OSError, StorageError):  # reading reports the error, with its location
-                tables = self._files.batches(files[0], range(len(files[0].rows)), [name], [], TEXT_SAMPLE)
-                found = next(tables).column(0).to_pylist()
-        return [text for text in found if isinstance(text, str) and text]
 
     def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
         file, groups = self._reads[chunk]
