@@ -301,7 +301,7 @@ class StoredArray(StoredRows):
             yield coords, tuple(region)
 
     def _require_stored(self, a: int, b: int, block: Array) -> None:
-        """Read chunks of only the fill value again, as absent ones would be, to know which of them are stored."""
+        """Check that chunks of only the fill value are stored, since absent ones look the same."""
         if type(self._store) is LocalStore and not self._store.root.exists():
             raise not_visible_error(str(self._store.root))
         for coords, region in self._stored_chunks(a, b):
@@ -310,7 +310,10 @@ class StoredArray(StoredRows):
                 continue
             key = self._key(self._outer_of(coords))
             try:
-                present = _is_all(np.asarray(self._filled_otherwise[region]), self._fill)
+                if self.array.shards is None:
+                    present = sync(self.array.store.exists(key))
+                else:
+                    present = _is_all(np.asarray(self._filled_otherwise[region]), self._fill)
             except StorageError:
                 raise
             except Exception as error:
