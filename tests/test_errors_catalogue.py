@@ -71,7 +71,7 @@ PLAIN = {
     *("models/partitioned_machine.py", "calibration/serialization.py", "storage/artifact.py", "storage/serialize.py"),
     *("storage/artifact_arrays.py", "registry/model_registry.py"),
     # told by the caller, with the name of the file or the chunk
-    *("sources/arrow_conversion.py", "formats/numpy_files.py", "formats/parquet_footer.py", "formats/blosc.py"),
+    *("sources/arrow_conversion.py", "formats/numpy_files.py", "formats/parquet_footer.py"),
     *("sources/object_writes.py", "ingestion/external_shuffle.py", "storage/atomic_writes.py"),
     *("partition/leaf_rows.py", "registry/promotion_gate.py"),
     # what cannot be

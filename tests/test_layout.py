@@ -50,16 +50,15 @@ DOORS = {
             )
         ),
     },
-    "numcodecs": {"storage/artifact_arrays.py", "formats/blosc.py", "ingestion/ingest.py"},
+    "numcodecs": {"storage/artifact_arrays.py", "formats/checked_zarr_array.py", "ingestion/ingest.py"},
     "pyarrow": {"sources/arrow.py", "serving/prediction_writers.py"},
     "rich": {"progress.py"},
     "sklearn": {"sklearn/estimators.py", "sklearn/partial_fit.py"},
     "zarr": {
-        "formats/blosc.py",
+        "formats/checked_zarr_array.py",
         "serving/prediction_writers.py",
         "formats/training_zarr.py",
         "formats/zarr.py",
-        "formats/checked_zarr_array.py",
         "formats/zarr_checked_stores.py",
     },
 }
@@ -147,7 +146,6 @@ LATE = {
         for name in ("arrow_tables", "open_tables")
     },
     "streamkern.formats.dask_source": "dask's arrays, a quarter of a second, only for who has one",
-    "streamkern.formats.polars_lazy_frame": "Arrow, only for who has a LazyFrame",
 }
 """What is imported inside a function, and why: optional, or slow to import."""
 

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamkern.rng import row_hash
-from streamkern.sources.base import DerivedSource, Reading, Source
+from streamkern.sources.base import ColumnDescription, DerivedSource, Reading, Source
 from streamkern.sources.format_rules import check_chunk
-from streamkern.sources.unusable_columns import ColumnDescription
 from streamkern.storage.value_digest import digest
 from streamkern.types import IntArray, Rows
 
@@ -254,6 +253,7 @@ class FilteredSource(DerivedSource):
         self._chunks = np.flatnonzero(counts)
         self.bounds = np.concatenate([[0], np.cumsum(counts[self._chunks])]).astype(np.int64)
         self.in_memory = False
+        self.non_features = ()  # only all rows are inspected
 
     @cached_property
     def fingerprint(self) -> str:
@@ -283,9 +283,8 @@ class FilteredSource(DerivedSource):
     def where_row(self, chunk: int, row: int) -> str:
         return self.source.where_row(int(self._chunks[chunk]), int(self._local(chunk)[row]))
 
-    def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[ColumnDescription]:
-        local = self._local(chunk)
-        return self.source.describe(int(self._chunks[chunk]), local if rows is None else local[rows])
+    def describe(self, chunk: int) -> Sequence[ColumnDescription]:
+        return ()
 
     def _local(self, chunk: int) -> IntArray:
         return self.ids(chunk) - int(self.source.bounds[self._chunks[chunk]])

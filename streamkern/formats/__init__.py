@@ -6,13 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from streamkern.errors import UsageError
-from streamkern.sources.array_source import ArraySource
+from streamkern.sources.array_source import ArraySource, TargetedSource, WeightedSource
 from streamkern.sources.base import Source
 from streamkern.sources.column_roles import Request
 from streamkern.sources.input_types import is_dask_frame, is_lazy_frame, is_table, require_dense
 from streamkern.sources.remote_store import Retry
 from streamkern.sources.schema import Schema
-from streamkern.sources.weighted_source import TargetedSource, WeightedSource
 
 __all__ = [
     "ArraySource",
@@ -63,10 +62,6 @@ def _table(X: Any, request: Request) -> Source:
         from streamkern.formats.dask_source import dask_frame  # only imports dask if needed
 
         return dask_frame(X, request)
-    if is_lazy_frame(X):
-        from streamkern.formats.polars_lazy_frame import lazy_source  # imports Arrow
+    from streamkern.formats.arrow_tables import frame_source, lazy_source
 
-        return lazy_source(X, request)
-    from streamkern.formats.arrow_tables import frame_source
-
-    return frame_source(X, request)
+    return lazy_source(X, request) if is_lazy_frame(X) else frame_source(X, request)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import math
+import shutil
+import tempfile
+import weakref
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial, reduce
 from operator import add
-from typing import Any, NoReturn, Protocol
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -30,26 +34,26 @@ from streamkern.sources.arrow_conversion import (
     require_distinct_names,
     without_dictionary,
 )
-from streamkern.sources.base import TEXT_BYTES, TEXT_SAMPLE, Reading, Source, text_bytes
-from streamkern.sources.column_roles import ChosenSource, Field, Request, Roles, choose_columns
+from streamkern.sources.base import (
+    MAX_DISTINCT_TEXTS,
+    TEXT_BYTES,
+    TEXT_SAMPLE,
+    ColumnDescription,
+    Reading,
+    Source,
+    text_bytes,
+    text_key,
+)
+from streamkern.sources.column_roles import Field, Request, Roles, choose_columns
 from streamkern.sources.format_rules import as_rows, as_target, check_chunk, rows_per_chunk
-from streamkern.sources.input_types import is_table
-from streamkern.sources.pandas_index_columns import recorded_index
-from streamkern.sources.schema import Schema
-from streamkern.sources.unusable_columns import MAX_DISTINCT_TEXTS, ColumnDescription, text_key
+from streamkern.sources.input_types import is_table, recorded_index
+from streamkern.sources.schema import Schema, number_of
 from streamkern.storage.untrusted_files import storage_errors
 from streamkern.storage.value_digest import array_content, digest
-from streamkern.types import Array, IntArray, Rows, Target
+from streamkern.types import Array, Rows, Target
 
 LIBRARIES = 40 << 20
 """Arrow's decoders and heap after the first read of a process: 39 MiB measured."""
-
-
-def is_vector(kind: pa.DataType) -> bool:
-    """Return True if a column of this type holds all features of a row."""
-    is_type = pa.types
-    listed = is_type.is_fixed_size_list(kind) or is_type.is_list(kind) or is_type.is_large_list(kind)
-    return bool(is_type.is_fixed_size_binary(kind) or (listed and is_number(kind.value_type)))
 
 
 def fields_of(
@@ -83,8 +87,9 @@ def _field(kind: pa.DataType, where: str, notes: Mapping[str, Any]) -> Field:
         length, dtype = math.prod(notes.get("shape", [0])), np.dtype(notes["dtype"]) if "dtype" in notes else None
         fits = dtype is not None and length * dtype.itemsize == kind.byte_width > 0
         return Field(where, str(kind), dtype if fits else None, None, length)
-    if is_vector(kind):
-        length = kind.list_size if pa.types.is_fixed_size_list(kind) else 0
+    fixed = pa.types.is_fixed_size_list(kind)
+    if (fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)) and is_number(kind.value_type):
+        length = kind.list_size if fixed else 0
         return Field(where, str(kind), np.dtype(kind.value_type.to_pandas_dtype()), None, length)
     return Field(where, str(kind), None)
 
@@ -156,39 +161,51 @@ def _is_coded(values: pa.ChunkedArray) -> bool:
     return bool(pa.types.is_dictionary(values.type))
 
 
-class Place(Protocol):
-    """A file, object or array that stores rows."""
+class TableSource(Source):
+    """Base class of sources of tables, read one chunk at a time; a piece without rows is not a chunk.
 
-    @property
-    def identity(self) -> Any:
-        """Identifier of the content, JSON-serialisable, found without reading it."""
+    ``schema``, the roles' by default, and ``words``, texts by name, are of features that were columns of a table before
+    they were stored as numbers.
+    """
 
-    def require_unchanged(self) -> None:
-        """Compare the stored files with those that were opened; see ``Source.require_unchanged``."""
+    _places: Sequence[Any] = ()
+    """All files and arrays that are read; each has an ``identity``, found without reading it."""
 
-
-class TableSource(ChosenSource):
-    """Base class of sources of tables, read one chunk at a time; a piece without rows is not a chunk."""
-
-    _places: Sequence[Place] = ()
-    """Everything that is read."""
-
-    def __init__(self, roles: Roles, request: Request, lengths: Sequence[int], **facets: Any) -> None:
-        super().__init__(roles, np.cumsum([0, *(rows for rows in lengths if rows)], dtype=np.int64), **facets)
+    def __init__(
+        self,
+        roles: Roles,
+        request: Request,
+        lengths: Sequence[int],
+        *,
+        shuffled: bool = False,
+        remote: bool = False,
+        schema: Schema | None = None,
+        words: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self._roles, self.shuffled, self.remote = roles, shuffled, remote
+        self.bounds = np.cumsum([0, *(rows for rows in lengths if rows)], dtype=np.int64)
+        self.n_features = roles.width if roles.pick is None else len(roles.pick)
+        self.dtype, self.columns = roles.dtype, roles.columns
+        self.target, self.weight, self.non_features = roles.target, roles.weight, roles.non_features
+        self.left_out, self.time, self.group = roles.left_out, roles.time, roles.group
+        self.schema = roles.schema if schema is None else schema
         nan = not roles.wide and (request.lenient or roles.dtype.kind == "f")
         # Labels and text features have few distinct texts and are read as dictionaries; ids are all different.
         self._names_rows = request.role != "target"
         self._kinds_fixed = isinstance(request.schema, Schema)  # by a model
         self._conformed = False  # to the rows of training, or the table before
         self._nullable = {*(roles.features if nan else ()), *(roles.targets if request.lenient else ())}
-        self._words: list[dict[float, str]] = [{} for _ in roles.features]
+        self._words: dict[int, dict[float, str]] = {j: {} for j in range(len(roles.features))}
+        for j, column in enumerate(() if schema is None else schema.columns):
+            if column.text:
+                self._words[j] = {number_of(text): text for text in map(str, (words or {}).get(column.name, ()))}
 
     def require_unchanged(self) -> None:
         for each in self._places:
             each.require_unchanged()
 
     def words(self, column: int) -> Mapping[float, str]:
-        return super().words(column) if self._roles.wide else self._words[column]
+        return self._words.get(column, {})
 
     def conformed(self, schema: Schema | None) -> Source:
         mine = self.schema
@@ -212,7 +229,7 @@ class TableSource(ChosenSource):
         self.dtype = self.dtype if self.dtype.kind == "f" and schema.plain else np.dtype(np.float64)
         self._roles = replace(self._roles, schema=self.schema, dtype=self.dtype)
         self._nullable |= set(self._roles.features)
-        self._words = [{} for _ in self._roles.features]
+        self._words = {j: {} for j in range(len(self._roles.features))}
 
     def read(self, chunk: int) -> Rows:
         check_chunk(chunk, self.bounds)
@@ -280,15 +297,11 @@ class TableSource(ChosenSource):
         assert self.weight is not None
         return self._weights(without_dictionary(table.column(self.weight)).to_numpy(), chunk, start)
 
-    def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[ColumnDescription]:
-        names, found, start = [name for name, _ in self.non_features], [], 0
+    def describe(self, chunk: int) -> Sequence[ColumnDescription]:
+        names, found = [name for name, _ in self.non_features], []
         with self._explaining(chunk):
             for table in self._pieces(chunk, names) if names else ():
-                stop = start + table.num_rows
-                if rows is not None:
-                    table = table.take(rows[np.searchsorted(rows, start) : np.searchsorted(rows, stop)] - start)
                 found.append([describe_column(self._given(table.column(name))) for name in names])
-                start = stop
         return [reduce(add, parts) for parts in zip(*found, strict=True)]
 
     def reading(self) -> Reading:
@@ -546,3 +559,24 @@ class ArrowSource(TableSource):
     def where(self, chunk: int) -> str:
         a, b = check_chunk(chunk, self.bounds)
         return f"{self._file.path}, record batch {self._batches[chunk]}, rows {a} to {b - 1}"
+
+
+def lazy_source(frame: Any, request: Request) -> ArrowSource:
+    """Open a polars LazyFrame: the query runs once, in batches, into a temporary file below TMPDIR, read in chunks."""
+    folder = tempfile.mkdtemp(prefix="streamkern-")
+    path = Path(folder) / "LazyFrame.arrow"
+    failed = (
+        "LazyFrame",
+        "a query that polars can compute, and room for its rows in the temporary directory",
+        "computing the LazyFrame failed",
+        "collect it by hand to see the traceback; or set TMPDIR to a disk with room",
+    )
+    with ExitStack() as unfinished, storage_errors(*failed):
+        unfinished.callback(shutil.rmtree, folder, ignore_errors=True)
+        rows = rows_per_chunk(8 * len(frame.collect_schema()))  # of 8 bytes a value
+        frame.sink_ipc(path, compression="uncompressed", record_batch_size=rows)
+        file = TableFile(str(path))
+        source = ArrowSource(file, request)
+        unfinished.pop_all()
+    weakref.finalize(file, shutil.rmtree, folder, ignore_errors=True)
+    return source

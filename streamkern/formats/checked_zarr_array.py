@@ -7,23 +7,23 @@ import math
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
 from typing import Any, cast
 
 import numpy as np
 import zarr
-from zarr.abc.store import RangeByteRequest, Store, SuffixByteRequest
-from zarr.codecs import ShardingCodec
+from numcodecs import blosc
+from numcodecs.checksum32 import CRC32C
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import LocalStore
 
 from streamkern.errors import CorruptChunkError, StorageError
-from streamkern.formats.blosc import WholeChunks
 from streamkern.formats.cf_conventions import Packing, packing_of
 from streamkern.formats.named_arrays import StoredRows
-from streamkern.formats.zarr_checked_stores import CheckedStore, RemoteStore, WholeBlosc
+from streamkern.formats.zarr_checked_stores import BLOSC_HEADER, CheckedStore, RemoteStore, require_frame
 from streamkern.memory import check_memory
 from streamkern.sources.remote_store import reread
 from streamkern.storage.untrusted_files import changed_error, file_stamp, file_tail, not_visible_error, require_regular
@@ -40,17 +40,56 @@ _CHECKSUM = 4  # bytes at the end of a chunk, where its checksum is
 
 _MOST_ACROSS = 1 << 20  # stored chunks of a row: with more, nothing that visits each of them comes to an end
 
+_WHOLE_CODECS = (["bytes", "blosc"], ["bytes", "blosc", "crc32c"])
+
+
+@dataclass(frozen=True)
+class WholeChunks:
+    """Chunks of whole rows in `write_zarr`'s layout, decoded without the copies of zarr's pipeline.
+
+    Each is one Blosc frame of little-endian numbers, followed by a CRC-32C if ``checksum``.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    checksum: bool
+
+    @classmethod
+    def of(cls, array: zarr.Array[Any]) -> WholeChunks | None:
+        """Return the decoder of an array's chunks; None for other layouts, which zarr decodes."""
+        metadata = array.metadata.to_dict()
+        codecs: list[Any] = list(cast("Iterable[Any]", metadata.get("codecs") or ()))
+        dtype, names = np.dtype(array.dtype), [codec["name"] for codec in codecs]
+        if names not in _WHOLE_CODECS or dtype.kind not in "biuf" or dtype.newbyteorder("<") != dtype:
+            return None
+        order = codecs[0].get("configuration", {}).get("endian", "little")
+        if order != "little" or array.shards is not None or array.chunks[1:] != array.shape[1:]:
+            return None
+        return cls(array.chunks, dtype, len(names) == 3)
+
+    def decoded(self, stored: Any) -> Array:
+        """Return a stored chunk's rows; ValueError if its sizes do not fit, RuntimeError if it does not decode."""
+        frame = memoryview(CRC32C(location="end").decode(stored) if self.checksum else stored)
+        size = math.prod(self.shape) * self.dtype.itemsize
+        require_frame(bytes(frame[:BLOSC_HEADER]), len(frame), size)
+        copied = 2  # the flag, in byte 2, of uncompressed data
+        if frame[2] & copied and len(frame) == size + BLOSC_HEADER:  # incompressible: used without a copy
+            rows = np.frombuffer(frame, self.dtype, offset=BLOSC_HEADER).reshape(self.shape)
+            return rows if rows.flags.aligned else rows.copy()
+        rows = np.empty(self.shape, self.dtype)
+        blosc.decompress(frame, rows)
+        return rows
+
 
 class StoredArray(StoredRows):
     """A zarr array whose reads return the written values, or raise an error that names the damaged chunk."""
 
     def __init__(self, array: zarr.Array[Any], url: str, sparse: bool, packing: Packing | None = None) -> None:
-        store = array.store
-        self._store = store.inner if isinstance(store, CheckedStore) else store
-        if array.shards is None and _ends_in_blosc(array):
-            whole = WholeBlosc(store, _frame_bytes(array))
-            version = array.metadata.zarr_format
-            array = zarr.open_array(whole, path=array.path, mode="r", zarr_format=version)
+        assert isinstance(array.store, CheckedStore)
+        self._store = array.store.inner
+        if (frames := _frame_bytes(array)) is not None:
+            store, version = CheckedStore(self._store, frames), array.metadata.zarr_format
+            array = zarr.open_array(store, path=array.path, mode="r", zarr_format=version)
         self.array, self.shape, self.sparse = array, array.shape, sparse
         self.where = f"{url}, array {array.path}" if array.path else url
         if not all((*array.chunks, *self.outer)):
@@ -262,7 +301,7 @@ class StoredArray(StoredRows):
             yield coords, tuple(region)
 
     def _require_stored(self, a: int, b: int, block: Array) -> None:
-        """Check in the store that chunks of only the fill value exist: absent chunks read as the fill value."""
+        """Check that chunks of only the fill value are stored, since absent ones look the same."""
         if type(self._store) is LocalStore and not self._store.root.exists():
             raise not_visible_error(str(self._store.root))
         for coords, region in self._stored_chunks(a, b):
@@ -271,7 +310,10 @@ class StoredArray(StoredRows):
                 continue
             key = self._key(self._outer_of(coords))
             try:
-                present = sync(self._is_stored(key, coords))
+                if self.array.shards is None:
+                    present = sync(self.array.store.exists(key))
+                else:
+                    present = _is_all(np.asarray(self._filled_otherwise[region]), self._fill)
             except StorageError:
                 raise
             except Exception as error:
@@ -289,33 +331,15 @@ class StoredArray(StoredRows):
     def _outer_of(self, coords: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(c * step // outer for c, step, outer in zip(coords, self.array.chunks, self.outer, strict=True))
 
-    async def _is_stored(self, key: str, coords: tuple[int, ...]) -> bool:
-        store = self.array.store
-        if self.array.shards is None:
-            return await store.exists(key)
-        index = await self._shard_index(store, key)
-        if index is None:
-            return await store.exists(key)
-        per_shard = index.shape[:-1]
-        return bool((index[tuple(c % n for c, n in zip(coords, per_shard, strict=True))] != ~np.uint64(0)).any())
-
-    async def _shard_index(self, store: Store, key: str) -> Array | None:
-        """(offset, length) of every inner chunk of a shard; None if the shard or a plain index is absent."""
-        codec = getattr(self.array.metadata, "codecs", (None,))[0]
-        if not isinstance(codec, ShardingCodec):
-            return None
-        names = [str(index_codec.to_dict()["name"]) for index_codec in codec.index_codecs]
-        if names not in (["bytes"], ["bytes", "crc32c"]):
-            return None
-        per_shard = [outer // inner for outer, inner in zip(self.outer, self.array.chunks, strict=True)]
-        size = 16 * math.prod(per_shard)
-        stored_size = size + 4 * (len(names) - 1)
-        at_start = codec.index_location.value == "start"
-        part = RangeByteRequest(0, stored_size) if at_start else SuffixByteRequest(stored_size)
-        found = await store.get(key, default_buffer_prototype(), part)
-        if found is None:
-            return None
-        return np.frombuffer(found.to_bytes()[:size], dtype="<u8").reshape(*per_shard, 2)
+    @cached_property
+    def _filled_otherwise(self) -> zarr.Array[Any]:
+        """The array with another fill value, in which absent chunks, also those of a shard, differ from stored ones."""
+        other: Any = "absent"
+        if self.array.dtype.kind not in "OTU":
+            one, zero = np.array([1, 0]).astype(self.array.dtype)
+            other = zero if self._fill == one else one
+        metadata = replace(self.array.metadata, fill_value=other)
+        return zarr.Array(replace(self.array.async_array, metadata=metadata))
 
     def _explained(self, a: int, b: int, error: Exception) -> CorruptChunkError:
         """The error of a failed read names the first stored chunk that fails when read alone."""
@@ -352,20 +376,20 @@ def is_coordinate(array: zarr.Array[Any]) -> bool:
     return list(axes or ()) == [array.basename] and np.dtype(array.dtype).kind in "iu"
 
 
-def _ends_in_blosc(array: zarr.Array[Any]) -> bool:
-    """Return True if stored chunks are plain Blosc frames, with no checksum around them."""
-    encoders = array.metadata.to_dict().get("codecs") or [array.metadata.to_dict().get("compressor")]
-    last: Any = list(cast("Iterable[Any]", encoders))[-1] or {}
-    return str(last.get("name", last.get("id"))) in ("blosc", "numcodecs.blosc")
-
-
 def _frame_bytes(array: zarr.Array[Any]) -> int | None:
-    """Bytes of a chunk before Blosc's compression; None if another codec is applied first."""
+    """The decoded bytes of stored chunks that are Blosc frames, without a checksum around them.
+
+    0 if another codec is applied first, None for other chunks.
+    """
     metadata = array.metadata.to_dict()
-    if metadata.get("filters") or len(list(cast("Iterable[Any]", metadata.get("codecs") or ()))) > 2:
+    codecs: list[Any] = list(cast("Iterable[Any]", metadata.get("codecs") or ()))
+    last: Any = (codecs or [metadata.get("compressor")])[-1] or {}
+    if array.shards is not None or last.get("name", last.get("id")) not in ("blosc", "numcodecs.blosc"):
         return None
     dtype = np.dtype(array.dtype)
-    return None if dtype.kind in "OT" else math.prod(array.chunks) * dtype.itemsize
+    if metadata.get("filters") or len(codecs) > 2 or dtype.kind in "OT":
+        return 0
+    return math.prod(array.chunks) * dtype.itemsize
 
 
 def _is_all(part: Array, fill: Any) -> bool:

@@ -51,12 +51,9 @@ class NoRowsError(DataError):
 class CsvSource(TableSource):
     """Rows of a text table; a chunk is about 4 MiB of whole records.
 
-    Opening reads the text once, since it has no metadata. Features have the narrowest dtype that holds all whole
-    numbers, or float64 if there are decimals or missing values. Without a ``header`` columns are called f0, f1, ... The
-    process's ``memory`` in bytes, by default half of the machine's, bounds the text read at once.
-
-    Chunks are parsed from the text when they are read. A copy in the training layout would lie on the disk of the
-    process that opens the file, where the workers of a cluster do not see it; ``ingest`` makes one.
+    Opening reads the text once, since it has no metadata, and each read parses its chunk again: a copy in the training
+    layout would lie on the disk of the process that opens the file, where the workers of a cluster do not see it.
+    The process's ``memory`` in bytes, by default half of the machine's, bounds the text read at once.
     """
 
     def __init__(

@@ -35,32 +35,28 @@ COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _OPENERS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
-class _Forwards:
-    """A stream of Arrow's that cannot seek, opened again to go back."""
+class _Forwards(io.RawIOBase):
+    """A stream of Arrow's, in which one can only go forwards."""
 
-    def __init__(self, opened: Callable[[], Any]) -> None:
-        self._opened, self._stream, self._at = opened, opened(), 0
-
-    def __enter__(self) -> _Forwards:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __init__(self, stream: Any) -> None:
+        super().__init__()
+        self._stream, self._at = stream, 0
 
     def read(self, size: int = -1) -> bytes:
         data: bytes = self._stream.read(None if size < 0 else size)
         self._at += len(data)
         return data
 
-    def seek(self, at: int) -> None:
-        if at < self._at:
-            self.close()
-            self._stream, self._at = self._opened(), 0
+    def seek(self, at: int, whence: int = os.SEEK_SET) -> int:
+        if whence != os.SEEK_SET or at < self._at:
+            raise io.UnsupportedOperation("a stream that is decompressed or converted goes forwards only")
         while self._at < at and self.read(min(_READ_AHEAD, at - self._at)):
             pass
+        return self._at
 
     def close(self) -> None:
         self._stream.close()
+        super().close()
 
 
 class TableFile:
@@ -69,6 +65,11 @@ class TableFile:
     def __init__(self, url: str, storage_options: dict[str, Any] | None = None) -> None:
         self.path = redacted(url) if is_remote(url) else os.path.abspath(url.removeprefix("file://"))
         self._remote = Remote(url, storage_options) if is_remote(url) else None
+        self.remote = self._remote is not None
+        place = self.path if self._remote is None else str(self._remote.root).partition("?")[0]
+        self._packed = next((ending for ending in COMPRESSED if place.lower().endswith(ending)), "")
+        self._base = posixpath.basename(place)
+        self.name = self._base.removesuffix(self._packed)  # without an ending of ``COMPRESSED``
         try:
             self._stamp = self._found()
         except FileNotFoundError as error:
@@ -97,23 +98,6 @@ class TableFile:
             last[0].close()
 
     @property
-    def name(self) -> str:
-        """Last part of the path, without an ending of ``COMPRESSED``."""
-        return posixpath.basename(self._place).removesuffix(self._packed)
-
-    @property
-    def _packed(self) -> str:
-        return next((ending for ending in COMPRESSED if self._place.lower().endswith(ending)), "")
-
-    @property
-    def _place(self) -> str:
-        return self.path if self._remote is None else str(self._remote.root).partition("?")[0]
-
-    @property
-    def remote(self) -> bool:
-        return self._remote is not None
-
-    @property
     def local(self) -> bool:
         """True if the file is in the local file system, and its bytes are those of the table."""
         return self._remote is None and not (self._packed or self._encoding or self._carriage_returns)
@@ -121,7 +105,7 @@ class TableFile:
     @property
     def identity(self) -> list[Any]:
         """Identifier of the content, from metadata."""
-        return [posixpath.basename(self._place), *self._stamp]
+        return [self._base, *self._stamp]
 
     def require_unchanged(self) -> None:
         try:
@@ -146,28 +130,25 @@ class TableFile:
         if not (self._encoding or self._carriage_returns or self._packed == ".zst"):
             return cast(BinaryIO, self._decompressed())
 
-        def converted() -> Any:
-            stream = self._decompressed()
-            stream = stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream, "r")
-            if self._encoding:
-                stream = pa.transcoding_input_stream(stream, self._encoding, "utf-8")
-            return pa.TransformInputStream(stream, _line_feeds) if self._carriage_returns else stream
-
-        return cast(BinaryIO, _Forwards(converted))
+        stream = self._decompressed()
+        stream = stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream, "r")
+        if self._encoding:
+            stream = pa.transcoding_input_stream(stream, self._encoding, "utf-8")
+        if self._carriage_returns:
+            stream = pa.TransformInputStream(stream, lambda text: bytes(text).replace(b"\r", b"\n"))
+        return cast(BinaryIO, _Forwards(stream))
 
     def _decompressed(self) -> Any:
         """Return a file of Python's or, without seek, of Arrow's."""
-
-        def stored() -> Any:
-            if self._remote is None:
-                return self.unchanged()
-            return io.BufferedReader(self._remote.open(self._remote.root, self.size), _READ_AHEAD)
-
+        if self._remote is None:
+            stored: Any = self.unchanged()
+        else:
+            stored = io.BufferedReader(self._remote.open(self._remote.root, self.size), _READ_AHEAD)
         if self._packed == ".zst":
-            return pa.input_stream(stored(), compression="zstd")
+            return pa.input_stream(stored, compression="zstd")
         if self._packed:
-            return _OPENERS[self._packed](stored())
-        return open(stored(), "rb") if self._remote is None else stored()
+            return _OPENERS[self._packed](stored)
+        return open(stored, "rb") if self._remote is None else stored
 
     def unchanged(self) -> str:
         """Return the path of a local file after checking its size."""
@@ -210,7 +191,3 @@ class TableFile:
                     remedy="say how the file is encoded: read_options=sk.read_options(encoding=...); "
                     "without it, UTF-8, or UTF-16 with a byte order mark",
                 ) from error
-
-
-def _line_feeds(text: Any) -> bytes:
-    return bytes(text).replace(b"\r", b"\n")

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from streamkern.errors import DataError
-from streamkern.sources.base import DerivedSource, Reading, Source
+from streamkern.sources.base import ColumnDescription, DerivedSource, Reading, Source
 from streamkern.sources.format_rules import check_chunk
 from streamkern.sources.schema import Schema, join_schemas, joint_kinds
-from streamkern.sources.unusable_columns import ColumnDescription
 from streamkern.storage.value_digest import digest
-from streamkern.types import Array, IntArray, Rows, Target
+from streamkern.types import Array, Rows, Target
 
 
 def join(sources: list[Source]) -> Source:
@@ -89,9 +88,9 @@ class JoinedSource(DerivedSource):
         parts = [part.conformed(schema) for part in self._parts]
         return self if all(a is b for a, b in zip(parts, self._parts, strict=True)) else JoinedSource(parts)
 
-    def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[ColumnDescription]:
+    def describe(self, chunk: int) -> Sequence[ColumnDescription]:
         part, inside = self._find(chunk)
-        return part.describe(inside, rows)
+        return part.describe(inside)
 
     def where(self, chunk: int) -> str:
         a, b = check_chunk(chunk, self.bounds)

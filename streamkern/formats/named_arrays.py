@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from streamkern.errors import DataError
-from streamkern.formats.arrow_tables import Place, TableSource
+from streamkern.formats.arrow_tables import TableSource
 from streamkern.sources.arrow import pa
 from streamkern.sources.arrow_conversion import kind_of_array, table_of_arrays
 from streamkern.sources.base import TEXT_BYTES, TEXT_SAMPLE, Reading, text_bytes
@@ -129,7 +129,7 @@ class NamedArrays(TableSource):
         arrays: Mapping[str, StoredRows],
         roles: Roles,
         request: Request,
-        places: Sequence[Place],
+        places: Sequence[Any],
         bounds: IntArray | None = None,
         **facets: Any,
     ) -> None:

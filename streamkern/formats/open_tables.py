@@ -76,12 +76,10 @@ def open_tables(
 ) -> Source:
     """Open tables and join their rows in the given order; arguments are those of ``open_dataset``, and some more.
 
-    Sources are one or a list of: paths, globs, fsspec URLs, and lists of them; NumPy or Dask arrays, pairs (X, y) or
-    triples (X, y, weights) of them, pandas, polars or Dask frames, Arrow tables, dicts of columns, lists of dicts. The
-    weight of a ``.npy`` file is another ``.npy`` file. ``id`` is a column of row ids, read in place of a target. A
-    ``lenient`` call skips columns other than plain numbers, such as text: ``non_features`` of the source names them,
-    and ``describe`` describes their values; null labels are read as None. The process's ``memory`` in bytes bounds the
-    part of a text table read at once. ``readers`` open files that are read in no other way, by their kind.
+    Sources are one or a list of: paths, globs, fsspec URLs, and lists of them; arrays, pairs (X, y) or triples
+    (X, y, weights) of them; tables in memory. ``id`` is a column of row ids, read in place of a target. A ``lenient``
+    call is for inspection, see ``Request``. The process's ``memory`` in bytes bounds the part of a text table read at
+    once. ``readers`` open files that are read in no other way, by their kind.
     """
     if not (target is None or isinstance(target, str)):
         target = target[0] if len(target) == 1 else tuple(target)

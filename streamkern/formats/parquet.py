@@ -24,7 +24,7 @@ from streamkern.sources.array_source import checked_names, require_rows
 from streamkern.sources.arrow import pa, pq
 from streamkern.sources.arrow_conversion import common_type, is_number, is_text, require_distinct_names, whole_numbers
 from streamkern.sources.base import TEXT_BYTES, TEXT_SAMPLE, Reading, text_bytes
-from streamkern.sources.column_roles import Request, Roles, choose_columns, role_notes
+from streamkern.sources.column_roles import Request, Roles, choose_columns
 from streamkern.sources.format_rules import (
     CHUNK_BYTES,
     FORMAT,
@@ -37,8 +37,8 @@ from streamkern.sources.format_rules import (
     rows_per_chunk,
     target_of,
 )
-from streamkern.sources.ingest_record import ingest_record, recorded_schema
-from streamkern.sources.pandas_index_columns import index_names, recorded_index
+from streamkern.sources.ingest_record import ingest_record, recorded_facets, recorded_roles
+from streamkern.sources.input_types import index_names, recorded_index
 from streamkern.sources.remote_store import Retry
 from streamkern.storage.atomic_writes import staged
 from streamkern.storage.untrusted_files import given_path, storage_errors
@@ -55,12 +55,9 @@ _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 def parquet_source(
     url: str, request: Request, storage_options: dict[str, Any] | None, retry: Retry | None
 ) -> ParquetSource:
-    """Open a parquet file, a directory of them (with hive partitions), or a glob as rows.
+    """Open a parquet file, a directory of them (with hive partitions, features only if they are named), or a glob.
 
-    The features are the columns of numbers or booleans; or one column with all features of a row, as a list, a
-    fixed-size list, or the fixed-size binary that `write_parquet` writes. A target may be several columns for c values
-    a row, or a partition key; strings stay strings. Partition keys are features only if they are named. Target and
-    weight are by default those that `write_parquet` recorded, else none.
+    Target and weight are by default those that `write_parquet` recorded, else none.
     """
     files = DatasetFiles(url, storage_options, retry)
     with storage_errors(redacted(url), "parquet files", "the metadata of the files cannot be used"):
@@ -72,12 +69,13 @@ def _source(files: DatasetFiles, url: str, request: Request) -> ParquetSource:
     require_distinct_names(first.schema.names, first.path)
     notes = _marks(first.schema)
     record = ingest_record(url) or {}
-    request = request.noted({**notes, "time": None, "group": None, **role_notes(record)})
+    request = request.noted({**notes, **recorded_roles(record)})
     partitions = {
         key: _partition_type([file.partitions.get(key, "") for file in files.files]) for key in first.partitions
     }
     types, missing = {**_common_types(files.files), **partitions}, files.missing()
-    missing |= {name: True for file in files.files for name in file.schema.names if _is_empty(file, name)}
+    # A file without any value has Arrow's type of nulls.
+    missing |= {field.name: True for file in files.files for field in file.schema if pa.types.is_null(field.type)}
     for key in partitions:
         missing[key] = any(_is_absent(file.partitions.get(key, ""), partitions[key]) for file in files.files)
     fields = fields_of(types, first.path, notes, missing, recorded_index(first.schema.metadata))
@@ -87,10 +85,7 @@ def _source(files: DatasetFiles, url: str, request: Request) -> ParquetSource:
     roles = choose_columns(fields, request, first.path, names=notes.get("columns"), width=files.list_width)
     used = [*roles.stored, *dict(roles.non_features)]
     _require_alike(files.files, None if request.columns is None and not request.exclude else used, partitions, types)
-    return ParquetSource(
-        files, roles, request, partitions, types, shuffled=record.get("shuffle") == "global",
-        schema=recorded_schema(record, roles.columns), words=record.get("words"),
-    )  # fmt: skip
+    return ParquetSource(files, roles, request, partitions, types, **recorded_facets(record, roles.columns))
 
 
 class ParquetSource(TableSource):
@@ -175,15 +170,23 @@ class ParquetSource(TableSource):
     @cached_property
     def _text_bytes(self) -> int:
         """Bytes of a text of the target as an object: from the footers, and an id from the first ones as well."""
-        text = TEXT_BYTES
         if self.target is None or self.target.dtype != object:
-            return text
-        for file in self._files.files:
-            if any(file.rows):
-                sizes = dict(zip(file.schema.names, file.widest, strict=True))
-                texts = max(sizes.get(name, 0) for name in self._roles.targets)
-                text = max(text, _OBJECT + math.ceil(self._per_letter * texts / max(file.rows)))
-        return max(text, text_bytes(self._sample)) if self._names_rows else text
+            return TEXT_BYTES
+        name, files = self._roles.targets[0], [file for file in self._files.files if any(file.rows)]
+        text, texts = TEXT_BYTES, list[str]()
+        if files and name not in self._partitions and not self._files.remote:
+            with suppress(pa.ArrowException, OSError, StorageError):  # reading reports the error, with its location
+                tables = self._files.batches(files[0], range(len(files[0].rows)), [name], [], TEXT_SAMPLE)
+                texts = [each for each in next(tables).column(0).to_pylist() if isinstance(each, str) and each]
+        # A stored byte takes 1 in memory for ASCII letters, up to 5 for others: Python stores these in two or four
+        # bytes, and caches their UTF-8 encoding as well.
+        wide = [1 + max(1, sys.getsizeof(text) - 76) / len(text.encode()) for text in texts if not text.isascii()]
+        per_letter = max(wide, default=1.0 if texts else _WIDE)
+        for file in files:
+            sizes = dict(zip(file.schema.names, file.widest, strict=True))
+            largest = max(sizes.get(name, 0) for name in self._roles.targets)
+            text = max(text, _OBJECT + math.ceil(per_letter * largest / max(file.rows)))
+        return max(text, text_bytes(texts)) if self._names_rows else text
 
     @cached_property
     def _table_rows(self) -> int:
@@ -194,27 +197,6 @@ class ParquetSource(TableSource):
             sizes = sum(size for name, size in zip(file.schema.names, file.widest, strict=True) if name in read)
             row = max(row, sizes // max(1, *file.rows, 1))
         return min(max(1, self._most_rows()), rows_per_chunk(row + (self._text_bytes if self._names_rows else 0)))
-
-    @cached_property
-    def _sample(self) -> list[str]:
-        """The first texts of the target; none if the files are remote."""
-        name, files = self._roles.targets[0], [file for file in self._files.files if any(file.rows)]
-        found: list[Any] = []
-        if files and name not in self._partitions and not self._files.remote:
-            with suppress(pa.ArrowException, OSError, StorageError):  # reading reports the error, with its location
-                tables = self._files.batches(files[0], range(len(files[0].rows)), [name], [], TEXT_SAMPLE)
-                found = next(tables).column(0).to_pylist()
-        return [text for text in found if isinstance(text, str) and text]
-
-    @cached_property
-    def _per_letter(self) -> float:
-        """Bytes in memory for each stored byte of a target's text: 1 for ASCII letters, up to 5 for others.
-
-        Python stores other letters in two or four bytes, and caches their UTF-8 encoding as well.
-        """
-        texts = self._sample
-        wide = [1 + max(1, sys.getsizeof(text) - 76) / len(text.encode()) for text in texts if not text.isascii()]
-        return max(wide, default=1.0 if texts else _WIDE)
 
     def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:
         file, groups = self._reads[chunk]
@@ -351,11 +333,6 @@ def _is_absent(key: str, kind: pa.DataType) -> bool:
 
 def _index(file: DataFile) -> frozenset[str]:
     return recorded_index(file.schema.metadata) | {*index_names(file.schema.names)}
-
-
-def _is_empty(file: DataFile, name: str) -> bool:
-    """A file without any value has Arrow's type of nulls."""
-    return bool(pa.types.is_null(file.schema.field(name).type))
 
 
 def _common_types(files: Sequence[DataFile]) -> dict[str, pa.DataType]:

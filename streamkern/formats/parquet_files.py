@@ -39,24 +39,18 @@ _BUFFER = 1 << 16  # bytes of a column that are read at a time, where its pages 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """The state of a parquet file when the dataset was opened; sizes are in bytes.
+    """The state of a parquet file when the dataset was opened; sizes are in bytes."""
 
-    The ``path`` is for messages, with secrets hidden, the ``address`` for the file system, the ``name`` relative to the
-    dataset. ``version`` identifies the content: time of the last change in ns, or a remote store's tag. ``rows`` are
-    those of each row group, ``widest`` the largest uncompressed bytes of each column in one; ``footer`` is a digest,
-    and ``partitions`` are the key=value pairs of the file's folders.
-    """
-
-    path: str
-    address: str
-    name: str
+    path: str  # for messages, with secrets hidden
+    address: str  # for the file system
+    name: str  # relative to the dataset
     size: int
-    version: str
-    rows: tuple[int, ...]
+    version: str  # of the content: time of the last change in ns, or a remote store's tag
+    rows: tuple[int, ...]  # of each row group
     schema: pa.Schema
-    widest: tuple[int, ...]
-    footer: str
-    partitions: dict[str, str]
+    widest: tuple[int, ...]  # largest uncompressed bytes of each column in a row group
+    footer: str  # its digest
+    partitions: dict[str, str]  # key=value pairs of the file's folders
 
     @property
     def identity(self) -> list[Any]:
@@ -365,18 +359,14 @@ def _find(fs: Remote | LocalFileSystem, root: str) -> list[tuple[str, str, dict[
     except FileNotFoundError:
         at_root = {}
     if not at_root and any(sign in without_query(root) for sign in GLOB_CHARACTERS):
-        if isinstance(fs, Remote):
-            base, pattern = split_pattern(root, lambda folder: False)  # which would be a request
-            matches = fs.glob(pattern)
-        else:
-            base, pattern = split_pattern(root, fs.exists)
-            matches = fs.glob(pattern, detail=True)
+        exists = fs.exists if isinstance(fs, LocalFileSystem) else lambda folder: False  # which would be a request
+        base, pattern = split_pattern(root, exists)
+        matches = fs.glob(pattern, detail=True)
         found = {path: info for path, info in matches.items() if info["type"] != "directory"}
         named_hidden = root.rpartition("/")[2][:1] in ("_", ".")
     elif at_root.get("type") == "directory" or (not lists and without_query(root).endswith("/")):
         base = root
-        inside = fs.find(root) if isinstance(fs, Remote) else fs.find(root, detail=True)
-        found = {path: info for path, info in inside.items() if path.endswith(SUFFIXES)}
+        found = {path: info for path, info in fs.find(root, detail=True).items() if path.endswith(SUFFIXES)}
     else:
         return [(root, posixpath.basename(without_query(root)), at_root)] if at_root else []
     base = base.rstrip("/") + "/" if base else ""

@@ -41,11 +41,7 @@ class Chunks(NamedTuple):
 
 
 def read_chunks(footer: bytes, columns: int) -> Chunks:
-    """Return the numbers of all column chunks.
-
-    Raises:
-        ValueError, IndexError, OverflowError: the footer contradicts itself or ends early.
-    """
+    """Return the numbers of all column chunks; ValueError, IndexError or OverflowError if the footer is damaged."""
     reader, rows, found = _Reader(footer), list[int](), list[list[list[int]]]()
     for key, kind in reader.fields():
         if (key, kind) != (4, _Kind.LISTS[0]):

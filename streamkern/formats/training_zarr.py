@@ -221,20 +221,13 @@ def _writing(url: str) -> Iterator[None]:
         ) from error
 
 
-def _writable(url: str, storage_options: dict[str, Any] | None) -> Store:
-    if not is_remote(url):
-        return LocalStore(Path(url.removeprefix("file://")))
-    Remote(url, storage_options)  # the error names the package to install
-    return FsspecStore.from_url(url, storage_options=storage_options)
-
-
 def _create_group(url: str, storage_options: dict[str, Any] | None, overwrite: bool) -> zarr.Group:
-    store = _writable(url, storage_options)
-    if not sync(store.is_empty("")):
-        ours = False
-        if overwrite:
-            node = open_node(url, storage_options)
-            ours = "format" in marks_of(node)
-        if not ours:
-            raise existing_output_error(url, overwrite, "a group in the training layout")
+    if is_remote(url):
+        Remote(url, storage_options)  # the error names the package to install
+        store: Store = FsspecStore.from_url(url, storage_options=storage_options)
+    else:
+        store = LocalStore(Path(url.removeprefix("file://")))
+    ours = overwrite and not sync(store.is_empty("")) and "format" in marks_of(open_node(url, storage_options))
+    if not ours and not sync(store.is_empty("")):
+        raise existing_output_error(url, overwrite, "a group in the training layout")
     return zarr.create_group(store, overwrite=overwrite)

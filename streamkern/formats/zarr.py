@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import zarr
-from zarr.abc.store import Store
 from zarr.storage import LocalStore
 
 from streamkern.errors import DataError, StorageError
@@ -18,13 +17,9 @@ from streamkern.formats.checked_zarr_array import StoredArray, is_coordinate, pa
 from streamkern.formats.named_arrays import FEATURE_NAMES, NamedArrays, Unpacked, may_be_read, read_of, roles_of
 from streamkern.formats.zarr_checked_stores import CheckedStore, RemoteStore
 from streamkern.redaction import redacted
-from streamkern.sources.column_roles import Request, Roles, role_notes
-from streamkern.sources.format_rules import (
-    FORMAT,
-    check_chunk,
-    pieces_per_read,
-)
-from streamkern.sources.ingest_record import recorded_schema
+from streamkern.sources.column_roles import Request, Roles
+from streamkern.sources.format_rules import FORMAT, check_chunk, rows_per_chunk
+from streamkern.sources.ingest_record import recorded_facets, recorded_roles
 from streamkern.sources.remote_store import Remote, Retry, is_remote, reread
 from streamkern.storage.untrusted_files import missing_path_error, storage_errors
 from streamkern.storage.value_digest import digest
@@ -43,15 +38,7 @@ _explaining = partial(
 
 
 def zarr_source(url: str, request: Request, storage_options: dict[str, Any] | None, retry: Retry | None) -> ZarrSource:
-    """Open a zarr array (features only) or group as rows.
-
-    In a group the features are one array of two or more axes (``X``, ``features``, ``data`` or ``images`` if there are
-    several; rows are flattened), else all one-dimensional arrays, sorted by name, as the columns of a table, which may
-    be text, dates and times. NaN, NaT and an empty text are missing values.
-
-    The target is an array of shape (n,) or (n, c), or several of shape (n,). Columns are names of one-dimensional
-    arrays, or of columns that the training layout lists, or the name of the one features array. Target and weight,
-    shape (n,), are by default those of the training layout.
+    """Open a zarr array (features only) or a group, whose target and weight are by default those of its layout.
 
     An absent chunk is an error, because a lost chunk looks the same as one of the fill value alone. An array, or its
     group, with the attribute ``streamkern: {"sparse": true}`` is read with the fill value in absent chunks.
@@ -76,7 +63,7 @@ def _source(node: zarr.Array[Any] | zarr.Group, url: str, request: Request) -> Z
         arrays = {node.basename or "X": node}
     else:
         _require_complete(marks, url)
-        request = request.noted(marks | {"time": None, "group": None} | role_notes(marks.get("ingest")))
+        request = request.noted(marks | recorded_roles(marks.get("ingest")))
         arrays = _metadata(url, partial(_arrays, node, request))
 
     def stored(name: str) -> StoredArray:
@@ -100,11 +87,8 @@ def _source(node: zarr.Array[Any] | zarr.Group, url: str, request: Request) -> Z
     index = [name for name, array in arrays.items() if is_coordinate(array) and declared_as[name].dtype.kind != "M"]
     missing = [name for name, packing in packings.items() if packing is not None and packing.missing]
     roles = roles_of(declared_as, request, url, where, marks.get("columns"), index=index, missing=missing)
-    record = marks.get("ingest") or {}
-    return ZarrSource(
-        {name: stored(name) for name in read_of(roles)}, roles, request, shuffled=record.get("shuffle") == "global",
-        schema=recorded_schema(record, roles.columns), words=record.get("words"),
-    )  # fmt: skip
+    facets = recorded_facets(marks.get("ingest") or {}, roles.columns)
+    return ZarrSource({name: stored(name) for name in read_of(roles)}, roles, request, **facets)
 
 
 def _require_own_metadata(array: zarr.Array[Any], where: str) -> None:
@@ -162,18 +146,10 @@ class ZarrSource(NamedArrays):
         return f"{stored.where}, chunk {chunk} ({keys}), rows {a} to {b - 1}"
 
 
-def _readable(url: str, storage_options: dict[str, Any] | None, retry: Retry | None) -> Store:
-    if is_remote(url):
-        return CheckedStore(RemoteStore(Remote(url, storage_options, retry)))
-    path = Path(url.removeprefix("file://"))
-    if not path.exists():
-        raise missing_path_error(url, "a zarr group or array")
-    return CheckedStore(LocalStore(path, read_only=True))
-
-
 def _arrays(group: zarr.Group, request: Request) -> dict[str, zarr.Array[Any]]:
     """If the store cannot list, only arrays that the request names can be found."""
-    store = group.store.inner if isinstance(group.store, CheckedStore) else group.store
+    assert isinstance(group.store, CheckedStore)
+    store = group.store.inner
     if not isinstance(store, RemoteStore) or store.remote.lists or group.metadata.consolidated_metadata is not None:
         return dict(group.arrays())
     names = [*(request.columns or ()), *FEATURE_NAMES, *request.targets, *([request.weight] if request.weight else [])]
@@ -188,7 +164,13 @@ def open_node(
     url: str, storage_options: dict[str, Any] | None, retry: Retry | None = None
 ) -> zarr.Array[Any] | zarr.Group:
     """Open an array or a group, or raise StorageError."""
-    store = _readable(url, storage_options, retry)
+    path = Path(url.removeprefix("file://"))
+    if is_remote(url):
+        store = CheckedStore(RemoteStore(Remote(url, storage_options, retry)))
+    elif path.exists():
+        store = CheckedStore(LocalStore(path, read_only=True))
+    else:
+        raise missing_path_error(url, "a zarr group or array")
     return _metadata(url, lambda: zarr.open(store, mode="r"))
 
 
@@ -238,7 +220,7 @@ def _read_bounds(array: zarr.Array[Any], row_bytes: int) -> IntArray:
     """The rows at which reads begin: stored chunks, small ones joined, never across the end of a shard."""
     n, rows = array.shape[0], array.chunks[0]
     shard = array.shards[0] if array.shards else max(n, 1)
-    step = rows * pieces_per_read(rows * row_bytes)  # rows of stored chunks that are read together
+    step = rows * rows_per_chunk(rows * row_bytes)  # rows of stored chunks that are read together
     reads = -(-n // shard) * -(-shard // step)
     if reads > _MOST_READS:
         raise StorageError(

@@ -1,7 +1,9 @@
-"""Stores for zarr: a remote one with repetitions, and two that check metadata, files and Blosc frames."""
+"""Stores for zarr: a remote one with repetitions, and one that checks metadata, files and Blosc frames."""
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -10,11 +12,13 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.storage import LocalStore, WrapperStore
 
 from streamkern.errors import StorageError
-from streamkern.formats.zarr_allowed_codecs import ALLOWED_CODECS, forbidden_codec
 from streamkern.sources.remote_store import Remote
 from streamkern.storage.untrusted_files import MAX_JSON_BYTES, parse_json, require_regular
 
 _METADATA = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
+
+BLOSC_HEADER = 16
+"""Bytes before the data of a Blosc frame."""
 
 
 class RemoteStore(Store):
@@ -68,12 +72,12 @@ class RemoteStore(Store):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        for path in await self.remote.elsewhere(self.remote.below(self.remote.root)):
+        for path in await asyncio.to_thread(self.remote.find, self.remote.root):
             if (key := path.removeprefix(self.remote.root).lstrip("/")).startswith(prefix):
                 yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        for name in await self.remote.elsewhere(self.remote.names(self._path(prefix))):
+        for name in await asyncio.to_thread(self.remote.listed, self._path(prefix)):
             yield name
 
     async def set(self, key: str, value: Buffer) -> None:
@@ -90,8 +94,15 @@ class CheckedStore(WrapperStore[Store]):
     """A store of untrusted rows: metadata are checked before zarr parses them, and files before they are read.
 
     All reads of zarr use ``get``, so that zarr only creates codecs that are allowed, whether metadata are the array's
-    or consolidated in a group.
+    or consolidated in a group. Chunks are Blosc's ``frames`` of so many decoded bytes (0 if unknown); None for others.
     """
+
+    def __init__(self, store: Store, frames: int | None = None) -> None:
+        super().__init__(store)
+        self._frames = frames
+
+    def _with_store(self, store: Store) -> CheckedStore:
+        return CheckedStore(store, self._frames)
 
     def __str__(self) -> str:
         return str(self._store)
@@ -103,11 +114,14 @@ class CheckedStore(WrapperStore[Store]):
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """Return a key's bytes, or None; StorageError for an irregular file, or a codec that is not allowed."""
+        metadata = key.rsplit("/", 1)[-1] in _METADATA
         if isinstance(self._store, LocalStore):
-            require_regular(self._store.root / key, MAX_JSON_BYTES if _is_metadata(key) else None)
+            require_regular(self._store.root / key, MAX_JSON_BYTES if metadata else None)
         found = await super().get(key, prototype, byte_range)
-        if found is not None and _is_metadata(key):
+        if found is not None and metadata:
             self._require_known(key, found.to_bytes())
+        elif found is not None and byte_range is None and self._frames is not None:
+            require_frame(found[:16].to_bytes(), len(found), self._frames)
         return found
 
     async def get_partial_values(
@@ -135,32 +149,118 @@ class CheckedStore(WrapperStore[Store]):
             )
 
 
-class WholeBlosc(WrapperStore[Store]):
-    """A store of Blosc frames of at most ``chunk_bytes`` decoded (None if other codecs follow); lengths are checked.
+def require_frame(header: bytes, stored: int, decoded: int) -> None:
+    """Raise ValueError unless a Blosc frame is ``stored`` bytes long and ``decoded`` ones in memory, if not 0.
 
-    The decoder trusts the length in a frame's header: given a truncated frame, it reads past the end of the buffer and
+    The decoder trusts the lengths in a frame's header: given a truncated frame, it reads past the end of the buffer and
     returns garbage as rows.
     """
-
-    def __init__(self, store: Store, chunk_bytes: int | None = None) -> None:
-        super().__init__(store)
-        self._chunk_bytes = chunk_bytes
-
-    def _with_store(self, store: Store) -> WholeBlosc:
-        return WholeBlosc(store, self._chunk_bytes)
-
-    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        found = await super().get(key, prototype, byte_range)
-        if found is None or byte_range is not None or key.rsplit("/", 1)[-1].startswith((".z", "zarr.json")):
-            return found
-        header = found[:16].to_bytes().ljust(16, b"\0")
-        decoded, declared = (int.from_bytes(header[at : at + 4], "little") for at in (4, 12))
-        if declared != len(found) or len(found) < len(header):
-            raise ValueError(f"{len(found)} bytes of a Blosc frame of {declared}")
-        if self._chunk_bytes is not None and decoded != self._chunk_bytes:
-            raise ValueError(f"a Blosc frame of {decoded} bytes, decoded, for a chunk of {self._chunk_bytes}")
-        return found
+    size, length = (int.from_bytes(header[at : at + 4], "little") for at in (4, 12))
+    if length != stored or stored < BLOSC_HEADER:
+        raise ValueError(f"{stored} bytes of a Blosc frame of {length}")
+    if decoded and size != decoded:
+        raise ValueError(f"a Blosc frame of {size} bytes, decoded, for a chunk of {decoded}")
 
 
-def _is_metadata(key: str) -> bool:
-    return key.rsplit("/", 1)[-1] in _METADATA
+# Some of zarr's codecs execute code from the decoded data (``pickle``), and plug-ins may add others. Those of texts are
+# the only ones here that create Python objects; those of the layout are of version 3, from arrays to bytes.
+BYTE_CODECS = {"adler32", "blosc", "bz2", "crc32", "crc32c", "fletcher32", "gzip", "lz4", "lzma", "zlib", "zstd"}
+NUMBER_CODECS = {"astype", "bitround", "delta", "fixedscaleoffset", "packbits", "quantize", "shuffle", "transpose"}
+TEXT_CODECS = {"vlen-bytes", "vlen-utf8"}
+LAYOUT_CODECS = {"bytes", "endian", "sharding_indexed"}
+ALLOWED_CODECS = BYTE_CODECS | NUMBER_CODECS | TEXT_CODECS | LAYOUT_CODECS
+
+_NUMBER = re.compile(r"[<>|=]?[biufc][0-9]{1,2}|bool|(?:int|uint|float|complex)[0-9]{1,3}")
+_PLAIN = re.compile(r"[<>|=]?[biufcSUV][0-9]{1,9}|[<>|=]?[mM]8(?:\[[0-9]*[A-Za-z]{1,2}\])?")
+_DTYPES = ("dtype", "astype", "encode_dtype", "decode_dtype")
+
+
+def forbidden_codec(document: Any) -> str | None:
+    """Return why the arrays of a parsed zarr.json, .zarray or .zmetadata must not be read, or None."""
+    if not isinstance(document, dict):
+        return None
+    reason = _of_version_2(document)
+    if reason is None and document.get("storage_transformers"):
+        reason = f"it has storage transformers: {_shown(document['storage_transformers'])}"
+    reason = reason or _of_chain(document.get("codecs"))
+    # Version 2 lists all documents under "metadata"; version 3 has that inside "consolidated_metadata".
+    for inside in (document, document.get("consolidated_metadata")):
+        members = inside.get("metadata") if isinstance(inside, dict) else None
+        for name, member in members.items() if isinstance(members, dict) and reason is None else ():
+            if not name.endswith(".zattrs") and (reason := forbidden_codec(member)) is not None:
+                reason = f"{name}: {reason}"
+                break
+    return reason
+
+
+def _of_version_2(document: dict[str, Any]) -> str | None:
+    dtype, compressor = document.get("dtype"), document.get("compressor")
+    filters = [] if document.get("filters") is None else document["filters"]
+    if not isinstance(filters, list):
+        return f"its filters are {_shown(filters)}, not a list"
+    names = [_name(codec, "id") for codec in filters]
+    for codec in filters:
+        if (reason := _of_codec(codec, "id", BYTE_CODECS | NUMBER_CODECS | TEXT_CODECS)) is not None:
+            return reason
+    if compressor is not None and (reason := _of_codec(compressor, "id", BYTE_CODECS)) is not None:
+        return reason
+    if dtype in ("|O", "O"):
+        if not names or names[0] not in TEXT_CODECS or TEXT_CODECS & set(names[1:]):
+            return f"its dtype is {dtype!r}, Python objects, without vlen-utf8 as the first filter, and the only one"
+    elif dtype is not None and not _is_plain(dtype):
+        return f"its dtype {_shown(dtype)} is not a dtype of numbers, dates or text"
+    return None
+
+
+def _is_plain(dtype: Any) -> bool:
+    """True if a version 2 dtype, or each of its fields, has a fixed width and no Python objects."""
+    if isinstance(dtype, str):
+        return _PLAIN.fullmatch(dtype) is not None
+    fields = dtype if isinstance(dtype, list) else [None]
+    return all(isinstance(field, list) and len(field) > 1 and _is_plain(field[1]) for field in fields)
+
+
+def _of_chain(codecs: Any) -> str | None:
+    if codecs is None:
+        return None
+    if not isinstance(codecs, list):
+        return f"its codecs are {_shown(codecs)}, not a list"
+    for codec in codecs:
+        reason = _of_codec(codec, "name", ALLOWED_CODECS)
+        if reason is None and _name(codec, "name") == "sharding_indexed":
+            inner = _configuration(codec)
+            reason = _of_chain(inner.get("codecs")) or _of_chain(inner.get("index_codecs"))
+        if reason is not None:
+            return reason
+    return None
+
+
+def _of_codec(codec: Any, key: str, known: set[str]) -> str | None:
+    name = _name(codec, key)
+    if name not in known:
+        return f"its codec {_shown(codec if name is None else name)} is not one of those that are read"
+    for field, value in _configuration(codec).items():
+        if field in _DTYPES and not (isinstance(value, str) and _NUMBER.fullmatch(value)):
+            return f"its codec {name!r} has the {field} {_shown(value)}"
+    return None
+
+
+def _name(codec: Any, key: str) -> str | None:
+    """Version 2 names a codec by the key ``id``, version 3 by ``name`` or the bare text."""
+    if isinstance(codec, dict):
+        codec = codec.get(key)
+    elif key == "id":
+        return None
+    return codec.removeprefix("numcodecs.") if isinstance(codec, str) else None
+
+
+def _configuration(codec: Any) -> dict[str, Any]:
+    if not isinstance(codec, dict):
+        return {}
+    inside = codec.get("configuration")
+    return {**codec, **inside} if isinstance(inside, dict) else codec
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "..."

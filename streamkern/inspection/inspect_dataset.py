@@ -26,10 +26,9 @@ from streamkern.inspection.shuffle_quality import stream_ratio
 from streamkern.memory import check_memory, format_bytes
 from streamkern.preprocessing.category_steps import related_rows_notes
 from streamkern.resources import Resources, given_resources
-from streamkern.sources.base import Source
+from streamkern.sources.base import MAX_DISTINCT_TEXTS, ColumnDescription, Source, shown_text
 from streamkern.sources.ingest_record import ingest_record
 from streamkern.sources.input_types import looks_like
-from streamkern.sources.unusable_columns import MAX_DISTINCT_TEXTS, ColumnDescription, shown_text
 from streamkern.storage.untrusted_files import given_path
 from streamkern.sweep import ScanWork, sweep
 

@@ -20,8 +20,15 @@ import numpy as np
 from streamkern.errors import DataError, StreamkernError
 from streamkern.sources.arrow import pa, pacsv, pc
 from streamkern.sources.category_identity import UNITS, are_codes, codes_of, texts_of
-from streamkern.sources.input_types import DAY, is_dask_frame, is_lazy_frame, is_series, is_table, require_dense
-from streamkern.sources.pandas_index_columns import index_names
+from streamkern.sources.input_types import (
+    DAY,
+    index_names,
+    is_dask_frame,
+    is_lazy_frame,
+    is_series,
+    is_table,
+    require_dense,
+)
 from streamkern.sources.schema import Column
 from streamkern.types import Array, IntArray
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import sys
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +18,52 @@ from streamkern.errors import DataError
 from streamkern.memory import check_memory
 from streamkern.sources.format_rules import first_names
 from streamkern.sources.schema import Schema
-from streamkern.sources.unusable_columns import ColumnDescription
 from streamkern.types import Array, IntArray, Rows, Target
+
+MAX_DISTINCT_TEXTS = 1000
+"""Most distinct values that are counted."""
+
+_SHORT = 60
+
+ExtremeValue = tuple[float, str]
+"""Sort key and text of a value; the key is the length of a text, or 0 if the text itself sorts correctly."""
+
+
+@dataclass(frozen=True)
+class ColumnDescription:
+    """Description of a column that cannot be a feature as stored (text, dates, decimals), in bounded memory; adds.
+
+    ``counts`` are rows of each value, with long values shortened by ``text_key``; None if there are too many. ``low``
+    is the shortest text, or lowest other value, ``high`` the longest or highest; None without values or an order.
+    """
+
+    missing: int
+    counts: Counter[str] | None
+    low: ExtremeValue | None
+    high: ExtremeValue | None
+
+    def __add__(self, other: ColumnDescription) -> ColumnDescription:
+        counts = None
+        if self.counts is not None and other.counts is not None:
+            counts = self.counts + other.counts
+        return ColumnDescription(
+            self.missing + other.missing,
+            counts if counts is None or len(counts) <= MAX_DISTINCT_TEXTS else None,
+            min((end for end in (self.low, other.low) if end is not None), default=None),
+            max((end for end in (self.high, other.high) if end is not None), default=None),
+        )
+
+
+def text_key(text: str) -> str:
+    """Return a text, or for a long text its beginning, a line end, and a digest."""
+    if len(text) <= _SHORT:
+        return text
+    return f"{text[:_SHORT]}...\n{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
+
+
+def shown_text(made: str) -> str:
+    """Return a key's text for display; of a long text the beginning."""
+    return made.partition("...\n")[0] + "..." if len(made) > _SHORT else made
 
 
 class Reading(NamedTuple):
@@ -104,11 +151,7 @@ class Source(ABC):
         """
 
     def require_unchanged(self) -> None:
-        """Raise an error if the metadata of the files changed since they were opened; do nothing for rows in memory.
-
-        Raises:
-            StorageError: a file or an object was replaced or removed.
-        """
+        """Raise StorageError if a file or an object was replaced or removed since it was opened, by its metadata."""
         return
 
     def reading(self) -> Reading:
@@ -129,11 +172,7 @@ class Source(ABC):
         return row
 
     def read_checked(self, chunk: int) -> Rows:
-        """Return the rows of one chunk, as ``read`` does, within the current memory limit.
-
-        Raises:
-            MemoryLimitError: the chunk, or the process with it, exceeds the limit.
-        """
+        """Return the rows of one chunk, as ``read`` does, or raise MemoryLimitError above the current limit."""
         a, b = self.bounds[chunk : chunk + 2].tolist() if 0 <= chunk < len(self.bounds) - 1 else (0, 0)
         coming = 0 if self.in_memory else (b - a) * self.n_features * self.dtype.itemsize
         large = 16 << 20  # bytes of a chunk from which a memory error names it
@@ -184,25 +223,12 @@ class Source(ABC):
                 raise kind_mismatch_error(mine.name, mine.text, where)
         return self
 
-    def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[ColumnDescription]:
-        """Return a description of the values of every non-feature in one chunk, in the order of ``non_features``.
-
-        Args:
-            chunk: the chunk.
-            rows: ascending positions in the chunk of the rows to describe; all by default.
-
-        Raises:
-            StorageError: as ``read``.
-        """
+    def describe(self, chunk: int) -> Sequence[ColumnDescription]:
+        """Return a description of the values of every non-feature in one chunk, in the order of ``non_features``."""
         return ()
 
     def weights(self, chunk: int) -> Array:
-        """Return the sample weights of one chunk, shape (n,), float64; the default reads all of its rows.
-
-        Raises:
-            StorageError: as ``read``.
-            DataError: a weight is negative or not finite, or the source has no weights.
-        """
+        """Return the sample weights of one chunk, shape (n,), float64; the default reads all of its rows."""
         w = self.read(chunk).w
         assert w is not None
         return w
@@ -251,8 +277,8 @@ class DerivedSource(Source):
     def where_row(self, chunk: int, row: int) -> str:
         return self.source.where_row(chunk, row)
 
-    def describe(self, chunk: int, rows: IntArray | None = None) -> Sequence[ColumnDescription]:
-        return self.source.describe(chunk, rows)
+    def describe(self, chunk: int) -> Sequence[ColumnDescription]:
+        return self.source.describe(chunk)
 
     def reading(self) -> Reading:
         return self.source.reading()

@@ -58,11 +58,6 @@ def code_of(text: str, coded: bool) -> float:
     return number_of(text)
 
 
-def is_number_text(text: str) -> bool:
-    """Return True if a canonical text is a number, which needs no word besides its code in a column of numbers."""
-    return _NUMBER.fullmatch(text) is not None
-
-
 def are_codes(values: pa.ChunkedArray) -> bool:
     """Return True if numbers are their own codes: whole, and none beyond 2⁵³."""
     kind = values.type
@@ -152,7 +147,8 @@ def codes_of(texts: list[str | None], coded: bool, words: dict[float, str] | Non
     if words is not None and len(words) < most:
         room = max_letters - sum(map(len, tuple(words.values())))  # another thread may add some
         for number, text in zip(numbers[:most].tolist(), texts, strict=False):
-            if text is None or number in words or not (coded or not is_number_text(text)):
+            # A number needs no word besides its code in a column of numbers.
+            if text is None or number in words or not (coded or _NUMBER.fullmatch(text) is None):
                 continue
             if (room := room - len(text)) < 0:
                 break

@@ -20,9 +20,9 @@ from streamkern.sources.format_rules import (
     target_of,
     unknown_name_error,
 )
-from streamkern.sources.pandas_index_columns import index_names
-from streamkern.sources.schema import Column, Schema, declared, number_of
-from streamkern.types import IntArray, Target
+from streamkern.sources.input_types import index_names
+from streamkern.sources.schema import Column, Schema, declared
+from streamkern.types import Target
 
 
 @dataclass(frozen=True)
@@ -74,36 +74,21 @@ class Request:
 
 @dataclass(frozen=True)
 class Field:
-    """A stored column, or an array with several values a row, as the format declares it.
+    """A stored column, or an array with several values a row, as the format declares it."""
 
-    Attributes:
-        where: file and name, for errors.
-        kind: the format's name of its type.
-        dtype: dtype of its numbers or booleans; ``object`` for text; None for anything else.
-        shape: shape of a row's values: () for a column; None for lists and binaries, which can only be features.
-        length: values in each list or binary, if the declaration says so; else 0.
-        rows: number of rows of an array; 0 for columns of a table, which have equal lengths.
-        inferred: the kind implied by the type, and whether values are text; None for arrays and lists.
-        encoded: whether values must be converted to numbers, such as text, dates and decimals.
-        decimal: whether values are decimals, which targets and weights may be, too.
-        missing: None if unknown.
-        index: whether the format records that it is the index of the rows.
-        empty: whether no row has a value, and the type tells nothing.
-    """
-
-    where: str
-    kind: str
-    dtype: np.dtype[Any] | None
-    shape: tuple[int, ...] | None = ()
-    length: int = 0
-    rows: int = 0
-    inferred: tuple[str, bool] | None = None
-    encoded: bool = False
-    decimal: bool = False
-    missing: bool | None = None
+    where: str  # file and name, for errors
+    kind: str  # the format's name of its type
+    dtype: np.dtype[Any] | None  # of numbers or booleans; ``object`` for text; None for anything else
+    shape: tuple[int, ...] | None = ()  # of a row's values; None for lists and binaries, which can only be features
+    length: int = 0  # values in each list or binary, if the declaration says so
+    rows: int = 0  # of an array; 0 for columns of a table, which have equal lengths
+    inferred: tuple[str, bool] | None = None  # kind implied by the type, and whether text; None for arrays and lists
+    encoded: bool = False  # whether values must be converted to numbers, such as text, dates and decimals
+    decimal: bool = False  # which targets and weights may be, too
+    missing: bool | None = None  # None if unknown
     by_name_only: bool = False
-    index: bool = False
-    empty: bool = False
+    index: bool = False  # whether the format records that it is the index of the rows
+    empty: bool = False  # whether no row has a value, and the type tells nothing
 
     @property
     def text(self) -> bool:
@@ -167,50 +152,6 @@ class Roles:
         names = [self.columns, self.pick] if self.wide else []
         features = [self.features[0] if self.wide else self.features, *inside, self.dtype.str, *names, *self.kinds]
         return [features, self.targets, self.target, *([self.weight] if self.weight else [])]
-
-
-class ChosenSource(Source):
-    """Base class of sources whose facets follow from the roles of their columns.
-
-    ``schema``, the roles' by default, and ``words``, texts by code, are of features that were columns of a table before
-    they were stored as numbers.
-    """
-
-    def __init__(
-        self,
-        roles: Roles,
-        bounds: IntArray,
-        *,
-        shuffled: bool = False,
-        remote: bool = False,
-        schema: Schema | None = None,
-        words: Mapping[str, Sequence[str]] | None = None,
-    ) -> None:
-        self._roles, self.bounds, self.shuffled, self.remote = roles, bounds, shuffled, remote
-        self.n_features = roles.width if roles.pick is None else len(roles.pick)
-        self.dtype, self.columns = roles.dtype, roles.columns
-        self.target, self.weight, self.non_features = roles.target, roles.weight, roles.non_features
-        self.left_out, self.time, self.group = roles.left_out, roles.time, roles.group
-        self.schema = roles.schema if schema is None else schema
-        self._stored_words = (
-            {}
-            if self.schema is None or schema is None
-            else {
-                j: {number_of(text): text for text in map(str, (words or {}).get(column.name, ()))}
-                for j, column in enumerate(self.schema.columns)
-                if column.text
-            }
-        )
-
-    def words(self, column: int) -> Mapping[float, str]:
-        return self._stored_words.get(column, {})
-
-
-def role_notes(record: Any) -> dict[str, Any]:
-    """Return what the record of an ingest, which may be damaged, notes of time and group."""
-    kinds = {"time": str, "group": str, "featured": list}
-    found = record if isinstance(record, dict) else {}
-    return {name: found[name] for name, kind in kinds.items() if isinstance(found.get(name), kind)}
 
 
 def opened_with_dates(opened: Callable[[Any], Source], time: str | None, schema: Any) -> Source:

@@ -34,13 +34,8 @@ def require_compression(name: str, where: str) -> None:
 
 
 def rows_per_chunk(row_bytes: int) -> int:
-    """Return how many rows of ``row_bytes`` bytes make an efficient chunk, at least one."""
+    """Return how many rows, or stored chunks, of ``row_bytes`` bytes make an efficient chunk, at least one."""
     return max(1, CHUNK_BYTES // max(1, row_bytes))
-
-
-def pieces_per_read(size: int) -> int:
-    """Return how many neighbouring pieces of ``size`` bytes are read together, as in ``merged_reads``."""
-    return max(1, CHUNK_BYTES // max(1, size))
 
 
 def merged_reads(sizes: Sequence[int]) -> list[tuple[int, int]]:
@@ -90,8 +85,8 @@ def target_of(name: str, dtype: np.dtype[Any], outputs: tuple[int, ...], where: 
     return Target(name, dtype.newbyteorder("="), outputs)
 
 
-def unknown_name_error(kind: str, name: str, names: Iterable[str], where: str, remedy: str | None = None) -> DataError:
-    """Return the error for an absent column or array; the default remedy proposes close matches."""
+def unknown_name_error(kind: str, name: str, names: Iterable[str], where: str) -> DataError:
+    """Return the error for an absent column or array; the remedy proposes close matches."""
     names = list(names)
     close = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
     listed = close + [other for other in names if other not in close]
@@ -100,7 +95,7 @@ def unknown_name_error(kind: str, name: str, names: Iterable[str], where: str, r
         f"{kind} {name!r} is not there",
         where=where,
         expected=f"one of: {shown}" if listed else "a named column; this source has no column names",
-        remedy=remedy or (f"did you mean {close[0]!r}?" if close else "name one that is there"),
+        remedy=f"did you mean {close[0]!r}?" if close else "name one that is there",
     )
 
 

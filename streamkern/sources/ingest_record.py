@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,18 @@ def ingest_record(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and "fingerprint" in record else None
 
 
-def recorded_schema(record: Mapping[str, Any], columns: Sequence[str] | None) -> Schema | None:
-    """Return the schema of the table that ``ingest`` stored as numbers; None for other data."""
-    if columns is None:
-        return None
-    try:
-        return Schema.from_json(record["schema"]).picked(columns)
-    except (KeyError, ValueError):
-        return None
+def recorded_roles(record: Any) -> dict[str, Any]:
+    """Return what a record, which may be damaged, notes of time and group."""
+    kinds = {"time": str, "group": str, "featured": list}
+    found = record if isinstance(record, dict) else {}
+    noted = {name: found[name] for name, kind in kinds.items() if isinstance(found.get(name), kind)}
+    return {"time": None, "group": None, **noted}
+
+
+def recorded_facets(record: Mapping[str, Any], columns: Sequence[str] | None) -> dict[str, Any]:
+    """Return the order of the rows, and the schema and texts of the table that ``ingest`` stored as numbers."""
+    schema = None
+    if columns is not None:
+        with suppress(KeyError, ValueError):
+            schema = Schema.from_json(record["schema"]).picked(columns)
+    return {"shuffled": record.get("shuffle") == "global", "schema": schema, "words": record.get("words")}

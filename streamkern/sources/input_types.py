@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from typing import Any
 
 from streamkern.defaults import MIN_PATTERN_SHARE
@@ -21,6 +23,26 @@ _LIKE = {
     ),
 }
 """Patterns of texts that spell numbers, with signs and separators, or dates, in any order."""
+
+_INDEX = re.compile(r"__index_level_\d+__|__null_dask_index__")
+_NAMELESS = re.compile(r"|Unnamed: \d+(\.\d+)?(_level_\d+)?|_duplicated_\d+")
+"""Names of the first columns of ``to_csv``, as CSV files have them and as pandas and polars read them, also twice."""
+
+
+def index_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the columns that are an index by their name: those of pandas and Dask, and nameless first columns."""
+    names = list(names)
+    first = list(takewhile(_NAMELESS.fullmatch, names))
+    return (*first, *(name for name in names[len(first) :] if _INDEX.fullmatch(name)))
+
+
+def recorded_index(metadata: Mapping[bytes, bytes] | None) -> frozenset[str]:
+    """Return the columns that are an index by the ``pandas`` metadata of an Arrow schema; none if it is damaged."""
+    try:
+        recorded: Any = json.loads((metadata or {}).get(b"pandas", b"{}"))["index_columns"]
+        return frozenset(name for name in recorded if isinstance(name, str))
+    except (KeyError, TypeError, ValueError):
+        return frozenset()
 
 
 def looks_like(texts: Iterable[str]) -> str | None:
@@ -41,16 +63,11 @@ def is_table(value: Any) -> bool:
     if (
         is_dask_frame(value)
         or is_lazy_frame(value)
-        or is_structured(value)
+        or (_is_instance(value, "numpy", "ndarray") and value.dtype.names is not None and value.ndim == 1)
         or (type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns"))
     ):
         return True
     return isinstance(value, list | tuple) and bool(len(value)) and all(isinstance(row, Mapping) for row in value)
-
-
-def is_structured(value: Any) -> bool:
-    """Return True for a NumPy array of records with named fields, shape (n,)."""
-    return _is_instance(value, "numpy", "ndarray") and value.dtype.names is not None and value.ndim == 1
 
 
 def has_text(rows: Any) -> bool:

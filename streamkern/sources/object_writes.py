@@ -11,7 +11,7 @@ from typing import Any
 from fsspec.asyn import sync
 
 from streamkern.errors import StorageError
-from streamkern.sources.remote_store import Remote
+from streamkern.sources.remote_store import Remote, status_of
 
 CONCURRENT_REQUESTS = 8
 """Objects in memory at once during upload or download."""
@@ -76,7 +76,7 @@ class RemoteObjects(Remote):
             try:
                 await self.fs._pipe_file(path, data, **condition)
             except Exception as error:  # file systems may raise anything
-                status = _status(error)
+                status = status_of(error)
                 if status in (404, 409, 412):
                     return False
                 if status != 501:
@@ -135,12 +135,3 @@ class RemoteObjects(Remote):
 
     def _at(self, name: str) -> str:
         return f"{self.root.rstrip('/')}/{name}"
-
-
-def _status(error: Exception) -> int | None:
-    for each in (error, error.__cause__):
-        response = getattr(each, "response", None)
-        if isinstance(response, dict):
-            found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            return found if isinstance(found, int) else None
-    return None

@@ -166,14 +166,14 @@ class Remote:
         found: dict[str, Any] = self._call(path, self.fs._info)
         return found
 
-    def find(self, path: str) -> dict[str, dict[str, Any]]:
-        """Return all objects below a path, with the store's metadata."""
+    def find(self, path: str, detail: bool = True) -> dict[str, dict[str, Any]]:
+        """Return all objects below a path, with the store's metadata, as fsspec's file systems do with ``detail``."""
         self.require_listing(path)
         found: dict[str, dict[str, Any]] = self._call(path, self.fs._find, detail=True)
         return found
 
-    def glob(self, pattern: str) -> dict[str, dict[str, Any]]:
-        """Return all objects that match a pattern, with the store's metadata."""
+    def glob(self, pattern: str, detail: bool = True) -> dict[str, dict[str, Any]]:
+        """Return all objects that match a pattern, as ``find``."""
         # One listing: the file systems' globs make several requests, and treat a failure as absence.
         folder = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0]
         matches = re.compile(glob_translate(pattern)).match
@@ -181,7 +181,12 @@ class Remote:
 
     def listed(self, path: str) -> list[str]:
         """Return the names of the files and folders directly below a path, without their folders."""
-        return sync(self.fs.loop, self.names, path)  # type: ignore[no-any-return]
+        self.require_listing(path)
+        try:
+            found: list[str] = self._call(path, self.fs._ls, detail=False)
+        except FileNotFoundError:
+            return []
+        return [name.rstrip("/").rpartition("/")[2] for name in found]
 
     def read(self, path: str, start: int, stop: int) -> bytes:
         """Return bytes [start, stop) of an object."""
@@ -240,20 +245,6 @@ class Remote:
     async def elsewhere(self, coroutine: Any) -> Any:
         """Await, from another event loop, a coroutine of the file system's loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.fs.loop))
-
-    async def names(self, path: str) -> list[str]:
-        """As ``listed``, as a coroutine of the file system's event loop."""
-        self.require_listing(path)
-        try:
-            found = await self._attempt(path, partial(self.fs._ls, path, detail=False))
-        except FileNotFoundError:
-            return []
-        return [name.rstrip("/").rpartition("/")[2] for name in found]
-
-    async def below(self, path: str) -> list[str]:
-        """Return all objects below a path; for the file system's loop."""
-        self.require_listing(path)
-        return list(await self._attempt(path, partial(self.fs._find, path)))
 
     def _call(self, path: str, request: Callable[..., Awaitable[T]], **how: Any) -> T:
         return sync(self.fs.loop, self._attempt, path, partial(request, path, **how))  # type: ignore[no-any-return]
@@ -393,8 +384,14 @@ def _cause(error: Exception) -> BaseException:
 def _is_permanent(error: BaseException) -> bool:
     if isinstance(error, _PERMANENT_ERRORS) or "Credentials" in type(error).__name__:
         return True
-    answers = [getattr(each, "response", None) for each in (error, error.__cause__)]
-    codes = [answer["ResponseMetadata"].get("HTTPStatusCode") for answer in answers if isinstance(answer, dict)]
-    status = next(iter(codes), getattr(error, "status", None))
+    status = status_of(error)
     temporary_statuses = (408, 425, 429)  # 4xx for which another attempt may succeed
-    return isinstance(status, int) and 400 <= status < 500 and status not in temporary_statuses
+    return status is not None and 400 <= status < 500 and status not in temporary_statuses
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status with which a store answered, None if it did not."""
+    answers = [getattr(each, "response", None) for each in (error, error.__cause__)]
+    codes = [answer.get("ResponseMetadata", {}).get("HTTPStatusCode") for answer in answers if isinstance(answer, dict)]
+    status = next(iter(codes), getattr(error, "status", None))
+    return status if isinstance(status, int) else None

@@ -39,7 +39,7 @@ from streamkern.resources import Resources, given_resources
 from streamkern.solvers.base import Problem
 from streamkern.solvers.direct import Direct, DirectIteration, Solved, StoredSums, Sums, normal_equations
 from streamkern.solvers.loop import Outcome
-from streamkern.sources.weighted_source import WeightedSource
+from streamkern.sources.array_source import WeightedSource
 from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array, IntArray
 

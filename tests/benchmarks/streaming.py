@@ -26,7 +26,7 @@ import streamkern as sk
 from streamkern.data.targets import Classes
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.formats import ArraySource, Source
-from streamkern.formats.blosc import WholeChunks
+from streamkern.formats.checked_zarr_array import WholeChunks
 from streamkern.runs import load_pipeline
 from streamkern.solvers import Problem, train
 

@@ -16,7 +16,7 @@ from sklearn.metrics import accuracy_score, mean_squared_error, r2_score
 import streamkern as sk
 from streamkern.data.row_order import Assembly, Scan, Stream
 from streamkern.formats import ArraySource
-from streamkern.sources.weighted_source import WeightedSource
+from streamkern.sources.array_source import WeightedSource
 from streamkern.testing.source import SourceSuite, read_all
 
 N = 500
@@ -45,10 +45,6 @@ class TestWeightsInMemory(SourceSuite):
             return WeightedSource(ArraySource(X, y, chunk_rows=30), w, "w")
 
         return opened
-
-    @pytest.fixture
-    def source(self, reopen: Any) -> WeightedSource:
-        return reopen()  # type: ignore[no-any-return]
 
     @pytest.fixture
     def change(self, stored: tuple[np.ndarray, ...]) -> Any:

@@ -22,8 +22,8 @@ from streamkern.formats import arrow_tables, csv
 from streamkern.formats.parquet import write_parquet
 from streamkern.inspection import inspect_dataset as inspection
 from streamkern.inspection.inspect_dataset import inspect
+from streamkern.sources import base as described
 from streamkern.sources import format_rules
-from streamkern.sources import unusable_columns as described
 
 
 @pytest.fixture

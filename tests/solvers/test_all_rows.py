@@ -13,6 +13,7 @@ import pytest
 import streamkern as sk
 from streamkern.formats import ArraySource
 from streamkern.kernels.stored_centers import TILE_ROWS, tiles_of_blocks
+from streamkern.storage.artifact_arrays import ArtifactArray
 
 
 def rows(n: int = 3000, d: int = 4) -> tuple[np.ndarray, np.ndarray]:

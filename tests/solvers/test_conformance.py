@@ -19,7 +19,7 @@ from streamkern.execute.base import Executor
 from streamkern.execute.dask_executor import local_processes_executor
 from streamkern.formats import ArraySource
 from streamkern.solvers import Outcome, Problem, Solver
-from streamkern.sources.weighted_source import WeightedSource
+from streamkern.sources.array_source import WeightedSource
 from streamkern.testing.solver import small_data, small_problem, solve
 from tests.references import kernel_least_squares
 

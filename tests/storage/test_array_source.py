@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from streamkern.errors import DataError, StorageError, UsageError
-from streamkern.formats import ArraySource, wrap
+from streamkern.formats import ArraySource
 from streamkern.formats.dask_source import DaskArraySource
-from streamkern.sources.column_roles import Request
 from streamkern.testing.source import SourceSuite, read_all
 
 
@@ -29,10 +28,6 @@ class TestArraySource(SourceSuite):
         return lambda: ArraySource(held[0].copy(), held[1].copy(), columns=list("abcdef"), chunk_rows=30)
 
     @pytest.fixture
-    def source(self, held):
-        return ArraySource(*held, columns=list("abcdef"), chunk_rows=30)
-
-    @pytest.fixture
     def change(self, held):
         def change():
             held[0][50, 3] += 1
@@ -40,10 +35,8 @@ class TestArraySource(SourceSuite):
         return change
 
 
-class TestDaskArraySource(SourceSuite):
-    @pytest.fixture
-    def held(self, expected_X, expected_y):
-        return expected_X.copy(), expected_y.copy()
+class TestDaskArraySource(TestArraySource):
+    facets: ClassVar[dict[str, Any]] = {}
 
     @pytest.fixture
     def reopen(self, held):
@@ -51,17 +44,6 @@ class TestDaskArraySource(SourceSuite):
         return lambda: DaskArraySource(
             da.from_array(held[0], chunks=((40, 0, 40, 21), (4, 2))), da.from_array(held[1], chunks=25)
         )
-
-    @pytest.fixture
-    def source(self, reopen):
-        return reopen()
-
-    @pytest.fixture
-    def change(self, held):
-        def change():
-            held[0][50, 3] += 1
-
-        return change
 
 
 def test_images_are_flattened_a_row_at_a_time():
@@ -165,10 +147,3 @@ def test_a_dask_block_is_computed_in_the_calling_thread():
     with dask.config.set(scheduler="threads"):
         DaskArraySource(X).read(3)
     assert threads == [threading.get_ident()]
-
-
-def test_rows_in_memory_are_wrapped():
-    X, y = np.zeros((4, 2)), np.arange(4)
-    assert isinstance(wrap(X, y), ArraySource)
-    assert isinstance(wrap(da.from_array(X), y), DaskArraySource)
-    assert wrap([[1, 2], [3, 4]], request=Request(columns=["a", "b"])).columns == ("a", "b")

@@ -144,8 +144,3 @@ def test_files_that_contradict_each_other_are_an_error_that_names_schema(tmp_pat
 )
 def test_the_kind_of_an_array_is_that_of_the_column_that_it_becomes(values: np.ndarray) -> None:
     assert kind_of_array(values.dtype) == kind_of_type(table_of_arrays({"a": values}).column("a").type)
-
-
-@pytest.mark.parametrize("dtype", ["c8", "c16", "S3", "V2", "g"])
-def test_arrays_that_become_no_column_have_no_kind(dtype: str) -> None:
-    assert kind_of_array(np.dtype(dtype)) is None

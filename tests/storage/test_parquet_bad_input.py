@@ -67,10 +67,7 @@ def test_a_null_inside_a_list_or_for_a_list_is_named(tmp_path, kind):
     assert "row group 1" in fails(path, "'x' is null|lists to be of size", (DataError, StorageError))
 
 
-@pytest.mark.parametrize(
-    "values",
-    [[b"a", b"b"], [{"a": 1}, {"a": 2}]],
-)
+@pytest.mark.parametrize("values", [[b"a", b"b"], [{"a": 1}, {"a": 2}], [["a"], ["b"]]])
 def test_a_feature_that_is_no_number_is_named_with_a_way_out(tmp_path, values):
     path = write(tmp_path / "a.parquet", x=[1.0, 2.0], name=values)
     text = fails(path, "cannot be a feature")
@@ -85,12 +82,6 @@ def test_dates_decimals_and_text_are_features_and_a_null_is_missing(tmp_path):
     assert [column.kind for column in source.schema.columns] == ["category", "datetime", "number"]
     np.testing.assert_array_equal(read_all(source).X[0], [np.nan, 86_400, 1.5])
     np.testing.assert_array_equal(read_all(source).X[1, 1:], [np.nan, np.nan])
-
-
-def test_lists_of_text_are_no_features(tmp_path):
-    assert "column 'x'" in fails(
-        write(tmp_path / "a.parquet", x=[["a"], ["b"]]), "column of list<element: string> cannot be a feature"
-    )
 
 
 @pytest.mark.parametrize("values", [[datetime.date(2020, 1, 1)] * 2, [[1.0], [2.0]], [b"a", b"b"]])

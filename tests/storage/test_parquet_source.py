@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any, ClassVar
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streamkern.errors import DataError, UsageError
+from streamkern.errors import UsageError
 from streamkern.formats.open_tables import open_tables
 from streamkern.formats.parquet import write_parquet
-from streamkern.testing.source import SourceSuite, read_all
+from streamkern.testing.source import read_all
+from tests.storage.stored_suite import StoredSuite
 
 
-class ParquetSuite(SourceSuite):
-    """The data are written under a directory by the subclass's ``write``, and opened by its ``reopen``."""
-
+class ParquetSuite(StoredSuite):
     @pytest.fixture
     def expected_X(self):
         # Row groups of 4 MB, because small ones are read together.
@@ -29,44 +26,23 @@ class ParquetSuite(SourceSuite):
     def expected_y(self):
         return np.random.default_rng(0).integers(0, 10, 3500)
 
-    @pytest.fixture
-    def place(self, tmp_path, expected_X, expected_y):
-        self.write(tmp_path, expected_X, expected_y)
-        return tmp_path
-
-    @pytest.fixture
-    def reopen(self, place):
-        return lambda: open_tables(place, target="label")
-
-    @pytest.fixture
-    def source(self, reopen):
-        return reopen()
-
-    @pytest.fixture
-    def change(self, place, expected_X, expected_y):
-        def change():
-            X = expected_X.copy()
-            X[50, 3] += 1
-            self.write(place, X, expected_y)
-
-        return change
-
 
 class TestTrainingLayout(ParquetSuite):
-    def write(self, place, X, y):
-        write_parquet(place / "rows.parquet", X.reshape(-1, 30, 100), y, target="label")
+    def write(self, folder, X, y):
+        write_parquet(folder / "rows.parquet", X.reshape(-1, 30, 100), y, target="label")
+        return folder / "rows.parquet"
 
-    @pytest.fixture
-    def reopen(self, place):
-        return lambda: open_tables(place / "rows.parquet")
+    def opened(self, place):
+        return open_tables(place)
 
 
 class TestListsInSeveralFiles(ParquetSuite):
-    def write(self, place, X, y):
+    def write(self, folder, X, y):
         for part, (a, b) in enumerate([(0, 700), (700, 1000), (1000, 3500)]):
             offsets = np.arange(b - a + 1, dtype=np.int32) * X.shape[1]
             lists = pa.ListArray.from_arrays(pa.array(offsets), pa.array(X[a:b].ravel()))
-            pq.write_table(pa.table({"label": y[a:b], "x": lists}), place / f"part-{part}.parquet", row_group_size=600)
+            pq.write_table(pa.table({"label": y[a:b], "x": lists}), folder / f"part-{part}.parquet", row_group_size=600)
+        return folder
 
 
 class TestFixedSizeListsAndTextTarget(ParquetSuite):
@@ -74,10 +50,11 @@ class TestFixedSizeListsAndTextTarget(ParquetSuite):
     def expected_y(self):
         return np.array(["bag", "coat", "shirt", "", "sandal"] * 700, dtype=object)
 
-    def write(self, place, X, y):
+    def write(self, folder, X, y):
         lists = pa.FixedSizeListArray.from_arrays(pa.array(X.ravel()), X.shape[1])
         table = pa.table({"x": lists, "label": pa.array(y).dictionary_encode()})
-        pq.write_table(table, place / "rows.pq", row_group_size=1000)
+        pq.write_table(table, folder / "rows.pq", row_group_size=1000)
+        return folder
 
 
 class TestColumnsAFeature(ParquetSuite):
@@ -89,22 +66,10 @@ class TestColumnsAFeature(ParquetSuite):
     def expected_y(self):
         return np.random.default_rng(0).normal(size=200_000) > 0
 
-    def write(self, place, X, y):
+    def write(self, folder, X, y):
         table = pa.table({"label": y, **{f"c{j}": X[:, j] for j in range(X.shape[1])}})
-        pq.write_table(table, place / "rows.parquet", row_group_size=70_000, compression="none")
-
-
-class TestRemoteFiles(ParquetSuite):
-    facets: ClassVar[dict[str, Any]] = {"remote": True}
-
-    def write(self, place, X, y):
-        write_parquet(place / "rows.parquet", X, y)
-        with fsspec.open(f"memory://{place}/rows.parquet", "wb") as stream:
-            stream.write((place / "rows.parquet").read_bytes())
-
-    @pytest.fixture
-    def reopen(self, place):
-        return lambda: open_tables(f"memory://{place}/rows.parquet")
+        pq.write_table(table, folder / "rows.parquet", row_group_size=70_000, compression="none")
+        return folder
 
 
 def write_columns(path, row_group_size=10, **columns):
@@ -143,16 +108,6 @@ def test_columns_select_and_order_features(tmp_path):
     np.testing.assert_array_equal(read_all(source).X, [[3, 1], [4, 2]])
     with pytest.raises(UsageError, match="'label' is given twice"):
         open_tables(path, target="label", columns=["a", "label"])
-
-
-def test_columns_of_the_training_layout_are_chosen_by_name(tmp_path):
-    X = np.arange(12.0).reshape(3, 4)
-    write_parquet(tmp_path / "a.parquet", X, columns=["north", "east", "south", "west"])
-    source = open_tables(tmp_path / "a.parquet", columns=["west", "east"])
-    assert source.columns == ("west", "east")
-    np.testing.assert_array_equal(read_all(source).X, X[:, [3, 1]])
-    with pytest.raises(DataError, match=r"'nort' is not there(.|\n)*did you mean 'north'"):
-        open_tables(tmp_path / "a.parquet", columns=["nort"])
 
 
 def test_several_targets_are_outputs(tmp_path):

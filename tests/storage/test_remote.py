@@ -59,10 +59,6 @@ class TestZarrOnS3(SourceSuite):
         return lambda: open_tables(url, storage_options={"endpoint_url": s3_server}, retry=QUICK)
 
     @pytest.fixture
-    def source(self, reopen):
-        return reopen()
-
-    @pytest.fixture
     def change(self, write, expected_X):
         yield lambda: write(expected_X + 1)
         write(expected_X)
@@ -79,10 +75,6 @@ class TestParquetOnHttp(SourceSuite):
     def reopen(self, http, write, expected_X):
         write(expected_X)
         return lambda: open_tables(f"{http.url}/rows.parquet?signature=of-a-day", retry=QUICK)
-
-    @pytest.fixture
-    def source(self, reopen):
-        return reopen()
 
     @pytest.fixture
     def change(self, write, expected_X):

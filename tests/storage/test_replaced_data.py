@@ -148,8 +148,8 @@ def test_objects_of_a_store_are_noticed(kind: str, tmp_path: Path) -> None:
         source.require_unchanged()
 
 
-def job(place: Path) -> sk.Pipeline:
-    data = sk.open_dataset(place, target="y")
+def job(given: Path | sk.Dataset) -> sk.Pipeline:
+    data = sk.open_dataset(given, target="y") if isinstance(given, Path) else given
     return sk.Pipeline(
         data, sk.Laplace(50.0), sk.Uniform(60), sk.EigenPro(epochs=4, batch=50), task="regression", test=data
     )  # fmt: skip

@@ -89,10 +89,6 @@ class FacetSuite(SourceSuite):
         return lambda: self.opened(tmp_path)
 
     @pytest.fixture
-    def source(self, reopen: Any) -> Any:
-        return reopen()
-
-    @pytest.fixture
     def change(self, tmp_path: Path) -> Any:
         return lambda: self.write(tmp_path, A + 1)
 
@@ -102,20 +98,6 @@ LENIENT = {
     "columns": ("a", "b"),
     "non_features": (("colour", "string"), ("when", "timestamp[ns]")),
 }
-
-
-class TestLenientParquet(FacetSuite):
-    facets: ClassVar[dict[str, Any]] = LENIENT
-
-
-class TestLenientFeather(FacetSuite):
-    facets: ClassVar[dict[str, Any]] = LENIENT
-    files: ClassVar[tuple[str, ...]] = ("rows.feather",)
-
-
-class TestLenientCsv(FacetSuite):
-    facets: ClassVar[dict[str, Any]] = LENIENT
-    files: ClassVar[tuple[str, ...]] = ("rows.csv",)
 
 
 class TestLenientParquetFolder(FacetSuite):
@@ -150,6 +132,7 @@ class TestRemote(FacetSuite):
 class TestFiltered(TestJoined):
     """Half of the rows of a joined source, by their hash."""
 
+    facets: ClassVar[dict[str, Any]] = LENIENT | {"non_features": ()}
     RULES: ClassVar[list[Any]] = [Rule((3,), high=1 << 63), SelectedIds(np.array([0, 5, 100]), others=True)]
 
     def opened(self, folder: Path) -> Any:
@@ -277,10 +260,6 @@ class TestQuarantine(SourceSuite):
             return FilteredSource(data.source, [rule for rule in data.rules if isinstance(rule, OutsideRanges)])
 
         return opened
-
-    @pytest.fixture
-    def source(self, reopen: Any) -> FilteredSource:
-        return reopen()  # type: ignore[no-any-return]
 
     @pytest.fixture
     def change(self, tmp_path: Path) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import tempfile
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from streamkern.formats.dask_source import DaskArraySource
 from streamkern.formats.open_tables import open_tables
 from streamkern.formats.parquet import write_parquet
 from streamkern.formats.training_zarr import write_zarr
-from streamkern.sources.format_rules import CHUNK_BYTES, merged_reads
 from streamkern.testing.source import read_all
 
 shapes = st.tuples(st.integers(0, 40), st.integers(1, 5))
@@ -131,13 +129,3 @@ def test_text_targets_come_back_as_they_were(text, size):
         write_parquet(Path(folder) / "a.parquet", X, text, row_group_rows=size)
         for name in ("a.zarr", "a.parquet"):
             assert read_all(open_tables(Path(folder) / name)).y.tolist() == text.tolist()
-
-
-@given(st.lists(st.integers(0, 2 * CHUNK_BYTES), max_size=50))
-def test_merged_reads_cover_every_piece_once_and_stay_small(sizes):
-    reads = merged_reads(sizes)
-    assert [i for first, stop in reads for i in range(first, stop)] == list(range(len(sizes)))
-    for first, stop in reads:
-        assert stop - first == 1 or sum(sizes[first:stop]) <= CHUNK_BYTES
-    for (first, stop), (_, _) in itertools.pairwise(reads):
-        assert sum(sizes[first : stop + 1]) > CHUNK_BYTES

@@ -66,16 +66,6 @@ def test_a_fifo_among_parquet_files_is_refused(pattern: str, tmp_path: Path) -> 
         open_tables([str(tmp_path / pattern)])
 
 
-@pytest.mark.parametrize("key", ["X/c/0/0", "X/zarr.json", "target/c/0", "zarr.json"])
-def test_a_fifo_in_a_zarr_group_is_refused(key: str, tmp_path: Path) -> None:
-    write_zarr(tmp_path / "z.zarr", X, Y)
-    (tmp_path / "z.zarr" / key).unlink()
-    os.mkfifo(tmp_path / "z.zarr" / key)
-    for use in (lambda source: source.read(0), lambda source: source.pieces(), lambda source: source.fingerprint):
-        with pytest.raises(sk.errors.StorageError, match=r"FIFO|no zarr"):
-            use(open_tables([tmp_path / "z.zarr"]))
-
-
 @pytest.mark.parametrize("make", ["ours", "shards", "version 2", "text"])
 def test_a_chunk_file_larger_than_its_chunk_is_refused_before_it_is_read(make: str, tmp_path: Path) -> None:
     """zarr reads a file as a whole: a sparse file of gigabytes costs its author nothing."""

@@ -15,7 +15,7 @@ from streamkern.commands.parser import main
 from streamkern.errors import StorageError
 from streamkern.serving import predict_files as serving
 from tests.faults import Fault, FaultyServer
-from tests.storage.test_replaced_data import KINDS, OPENED, N
+from tests.storage.test_replaced_data import KINDS, OPENED, N, job
 
 STAGES = ["statistics", "centers", "step", "evaluate"]
 
@@ -25,12 +25,6 @@ def _nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stored chunks are those of the source, rows without chunks are read a hundred at once, and parts are small."""
     monkeypatch.setattr("streamkern.sources.format_rules.CHUNK_BYTES", 100 * 24)
     monkeypatch.setattr(serving, "PART_BYTES", 8 * 100)
-
-
-def job(data: sk.Dataset) -> sk.Pipeline:
-    return sk.Pipeline(
-        data, sk.Laplace(50.0), sk.Uniform(60), sk.EigenPro(epochs=4, batch=50), task="regression", test=data
-    )  # fmt: skip
 
 
 class Vanishing:

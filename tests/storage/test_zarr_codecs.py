@@ -16,11 +16,11 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
-from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 
 from streamkern.errors import StorageError
 from streamkern.formats.open_tables import open_tables
-from streamkern.formats.zarr_allowed_codecs import forbidden_codec
+from streamkern.formats.zarr_checked_stores import forbidden_codec
 from streamkern.testing.source import read_all
 from tests.clock import require_quick
 
@@ -152,6 +152,13 @@ READ: dict[str, Callable[[Path], Any]] = {
     "sharding by hand": lambda place: zarr.create_array(
         str(place), data=X, chunks=X.shape, serializer=ShardingCodec(chunk_shape=(5, 4)), compressors=None
     ),
+    "big-endian": lambda place: zarr.create_array(
+        str(place), data=X, serializer=BytesCodec(endian="big"), compressors=BloscCodec()
+    ),
+    "parts of rows": lambda place: zarr.create_array(str(place), data=X, chunks=(5, 2), compressors=BloscCodec()),
+    "version 2, Blosc": lambda place: zarr.create_array(
+        str(place), data=X, chunks=(5, 4), zarr_format=2, compressors=numcodecs.Blosc()
+    ),
     "version 2, filters": lambda place: zarr.create_array(
         str(place), data=X, zarr_format=2, filters=[numcodecs.Delta(dtype="<f8"), numcodecs.Shuffle(8)],
         compressors=numcodecs.LZMA(),
@@ -202,8 +209,9 @@ def test_only_regular_files_are_read(
             end.bind(file.name)
 
     def read() -> None:
-        with pytest.raises(StorageError, match=kind):
-            read_all(open_tables(tmp_path / "rows", format="zarr"))
+        for use in (read_all, lambda source: source.pieces(), lambda source: source.fingerprint):
+            with pytest.raises(StorageError, match=kind):
+                use(open_tables(tmp_path / "rows", format="zarr"))
 
     require_quick(read, 5)
 

@@ -9,10 +9,10 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
-from zarr.codecs import BloscCodec
+from zarr.codecs import BloscCodec, Crc32cCodec
 
 from streamkern.errors import StorageError
-from streamkern.formats.blosc import WholeChunks
+from streamkern.formats.checked_zarr_array import WholeChunks
 from streamkern.formats.open_tables import open_tables
 from streamkern.formats.training_zarr import write_zarr
 from streamkern.testing.source import read_all
@@ -32,6 +32,7 @@ def stored_as(path, layout):
         "v3 plain": {"compressors": None},
         "v2 plain": {"compressors": None},
         "v3 blosc": {"compressors": BloscCodec()},
+        "v3 blosc crc32c": {"compressors": [BloscCodec(), Crc32cCodec()]},
         "v3 sharded": {"shards": (50, 6), "compressors": BloscCodec()},
         "v2 zstd": {"compressors": numcodecs.Zstd()},
     }
@@ -42,7 +43,7 @@ def stored_as(path, layout):
     return path, path / key, key
 
 
-LAYOUTS = ["v3 zstd", "v3 blosc", "v3 plain", "v3 sharded", "v2 zstd", "v2 blosc", "v2 plain"]
+LAYOUTS = ["v3 zstd", "v3 blosc", "v3 blosc crc32c", "v3 plain", "v3 sharded", "v2 zstd", "v2 blosc", "v2 plain"]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -66,6 +67,17 @@ def test_a_truncated_chunk_is_named(tmp_path, layout, size):
         read_all(open_zarr(path, target="y"))
     assert "rows 50 to 74" in str(raised.value)
     assert "truncated" in raised.value.remedy
+
+
+def test_a_frame_that_says_it_is_not_compressed_and_is_shorter_is_refused(tmp_path):
+    write_zarr(tmp_path / "a.zarr", np.zeros((5, 700), np.float32), checksum=False)
+    source, chunk = open_zarr(tmp_path / "a.zarr"), tmp_path / "a.zarr" / "X" / "c" / "0" / "0"
+    frame = bytearray(chunk.read_bytes())
+    assert len(frame) < 5 * 700 * 4  # compressed
+    frame[2] |= 2
+    chunk.write_bytes(frame)
+    with pytest.raises(StorageError, match="chunk X/c/0/0 cannot be read"):
+        source.read(0)
 
 
 @pytest.mark.parametrize("name", ["Blosc", "BZ2", "GZip", "LZ4", "LZMA", "Zlib", "Zstd"])

@@ -10,44 +10,19 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import zarr
+from zarr.storage import LocalStore
 
 from streamkern.errors import DataError, StorageError, UsageError
 from streamkern.formats.open_tables import open_tables
+from streamkern.formats.parquet import write_parquet
 from streamkern.formats.training_zarr import write_zarr
-from streamkern.testing.source import SourceSuite, read_all
+from streamkern.testing.source import read_all
+from tests.storage.stored_suite import StoredSuite
 
 open_zarr = partial(open_tables, format="zarr")
 
 
-class ZarrSuite(SourceSuite):
-    """The data are written to a place that the subclass chooses, by the subclass's ``write``."""
-
-    options: ClassVar[dict[str, str]] = {}
-
-    @pytest.fixture
-    def place(self, tmp_path):
-        return str(tmp_path / "rows.zarr")
-
-    @pytest.fixture
-    def reopen(self, place, expected_X, expected_y):
-        self.write(place, expected_X, expected_y)
-        return lambda: open_zarr(place, **self.options)
-
-    @pytest.fixture
-    def source(self, reopen):
-        return reopen()
-
-    @pytest.fixture
-    def change(self, place):
-        def change():
-            group = zarr.open_group(place, mode="r+")
-            array = group["X"] if "X" in group else group["c3"]
-            array[50] = array[50] + 1
-
-        return change
-
-
-class TestTrainingLayout(ZarrSuite):
+class TestTrainingLayout(StoredSuite):
     @pytest.fixture
     def expected_X(self):
         return np.random.default_rng(0).integers(0, 255, (3000, 3072)).astype(np.uint8)
@@ -56,13 +31,15 @@ class TestTrainingLayout(ZarrSuite):
     def expected_y(self):
         return np.random.default_rng(0).integers(0, 10, 3000)
 
-    def write(self, place, X, y):
-        write_zarr(place, X.reshape(-1, 32, 32, 3), y, target="label")
+    def write(self, folder, X, y):
+        write_zarr(folder / "rows.zarr", X.reshape(-1, 32, 32, 3), y, target="label", overwrite=True)
+        return folder / "rows.zarr"
+
+    def opened(self, place):
+        return open_zarr(place)
 
 
-class TestVersion2ColumnsAFeature(ZarrSuite):
-    options: ClassVar[dict[str, str]] = {"target": "label"}
-
+class TestVersion2ColumnsAFeature(StoredSuite):
     @pytest.fixture
     def expected_X(self):
         return np.random.default_rng(0).normal(size=(600_001, 5))
@@ -71,36 +48,32 @@ class TestVersion2ColumnsAFeature(ZarrSuite):
     def expected_y(self):
         return np.random.default_rng(0).normal(size=600_001) > 0
 
-    def write(self, place, X, y):
-        group = zarr.create_group(place, zarr_format=2)
+    def write(self, folder, X, y):
+        group = zarr.create_group(folder / "rows.zarr", zarr_format=2, overwrite=True)
         for j in range(5):
             stored = group.create_array(f"c{j}", shape=len(X), chunks=10_000 * (1 + j % 2), dtype=">f8")
             stored[:] = X[:, j]
         stored = group.create_array("label", shape=len(y), chunks=len(y), dtype=bool)
         stored[:] = y
+        return folder / "rows.zarr"
 
 
-class TestShards(ZarrSuite):
-    options: ClassVar[dict[str, str]] = {"target": "y"}
-
+class TestShards(StoredSuite):
     @pytest.fixture
     def expected_y(self):
         return np.random.default_rng(0).normal(size=(101, 3))
 
-    def write(self, place, X, y):
-        group = zarr.create_group(place)
+    def write(self, folder, X, y):
+        group = zarr.create_group(folder / "rows.zarr", overwrite=True)
         # The second axis is cut too, and the last shard goes past the last row.
         stored = group.create_array("X", shape=X.shape, shards=(24, 6), chunks=(8, 3), dtype=X.dtype)
         stored[:] = X
-        group.create_array("y", data=y, chunks=(90, 2))
+        group.create_array("label", data=y, chunks=(90, 2))
+        return folder / "rows.zarr"
 
 
-class TestRemoteStore(ZarrSuite):
+class TestRemoteStore(StoredSuite):
     facets: ClassVar[dict[str, Any]] = {"remote": True}
-
-    @pytest.fixture
-    def place(self, tmp_path):
-        return f"memory://{tmp_path}/rows.zarr"
 
     @pytest.fixture
     def expected_y(self):
@@ -110,8 +83,10 @@ class TestRemoteStore(ZarrSuite):
     def _small_chunks(self, monkeypatch):
         monkeypatch.setattr("streamkern.sources.format_rules.CHUNK_BYTES", 1)
 
-    def write(self, place, X, y):
-        write_zarr(place, X, y, columns=list("abcdef"), chunk_rows=30)
+    def write(self, folder, X, y):
+        place = f"memory://{folder}/rows.zarr"
+        write_zarr(place, X, y, target="label", columns=list("abcdef"), chunk_rows=30, overwrite=True)
+        return place
 
 
 @pytest.fixture
@@ -160,18 +135,20 @@ def test_columns_select_and_order_features(group):
         open_zarr(path, target="label", columns=["A"])
 
 
-def test_columns_of_the_training_layout_are_chosen_by_name(tmp_path):
-    X = np.arange(12.0).reshape(3, 4)
-    write_zarr(tmp_path / "a.zarr", X, columns=["north", "east", "south", "west"])
-    source = open_zarr(tmp_path / "a.zarr", columns=["west", "east"])
+@pytest.mark.parametrize(("write", "end"), [(write_zarr, "zarr"), (write_parquet, "parquet")])
+def test_columns_of_the_training_layout_are_chosen_by_name(tmp_path, write, end):
+    X, path = np.arange(12.0).reshape(3, 4), tmp_path / f"a.{end}"
+    write(path, X, columns=["north", "east", "south", "west"])
+    source = open_tables(path, columns=["west", "east"])
+    assert source.columns == ("west", "east")
     np.testing.assert_array_equal(read_all(source).X, X[:, [3, 1]])
     with pytest.raises(DataError, match=r"'nort' is not there(.|\n)*did you mean 'north'"):
-        open_zarr(tmp_path / "a.zarr", columns=["nort"])
+        open_tables(path, columns=["nort"])
     with pytest.raises(UsageError, match="'west' is given twice"):
-        open_zarr(tmp_path / "a.zarr", columns=["west", "west"])
-    write_zarr(tmp_path / "b.zarr", X)
+        open_tables(path, columns=["west", "west"])
+    write(tmp_path / f"b.{end}", X)
     with pytest.raises(UsageError, match="have no names"):
-        open_zarr(tmp_path / "b.zarr", columns=["west"])
+        open_tables(tmp_path / f"b.{end}", columns=["west"])
 
 
 def test_a_default_target_can_be_named_in_the_attributes(group):
@@ -217,6 +194,20 @@ def test_a_wrong_number_of_rows_leaves_a_group_that_is_refused(tmp_path, n_rows,
         open_zarr(tmp_path / "a.zarr")
     write_zarr(tmp_path / "a.zarr", X, overwrite=True)
     assert open_zarr(tmp_path / "a.zarr").bounds[-1] == 100
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float32, np.float64])
+def test_whole_chunks_are_read_in_the_thread_that_wants_them_and_aligned(tmp_path, monkeypatch, dtype, checksum):
+    X = (1000 * np.random.default_rng(0).random((23, 700))).astype(dtype)  # floats that are not compressed
+    write_zarr(tmp_path / "a.zarr", X, np.arange(23), chunk_rows=5, checksum=checksum)
+    monkeypatch.setattr("streamkern.sources.format_rules.CHUNK_BYTES", 1)
+    source = open_zarr(tmp_path / "a.zarr")
+    monkeypatch.setattr(LocalStore, "get", None)  # which the threads of zarr's loop would call
+    found = read_all(source)
+    np.testing.assert_array_equal(found.X, X, strict=True)
+    np.testing.assert_array_equal(found.y, np.arange(23))
+    assert all(source.read(chunk).X.flags.aligned for chunk in range(5))
 
 
 def test_what_is_there_is_not_overwritten_unasked(tmp_path):
