@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -146,8 +146,8 @@ class _Walk:
                 return (kind.__name__, *self._all(value))
             case set() | frozenset():  # their order changes from process to process
                 return (self.digest(kind), *sorted(self._all(value)))
-            case dict() if kind is dict:
-                return ("dict", *self._all(each for pair in value.items() for each in pair))
+            case dict() | MappingProxyType() if kind in (dict, MappingProxyType):
+                return (kind.__name__, *self._all(each for pair in value.items() for each in pair))
             case CodeType():
                 return self._code(value, {})
             case FunctionType():

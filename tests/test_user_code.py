@@ -257,6 +257,21 @@ def test_a_users_wrapper_of_a_function_is_known_by_its_state_too():
     assert once == again != twice
 
 
+def test_a_users_dataclass_is_known(load: Callable[..., ModuleType]):
+    dataclass = """
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Called:
+    factor: float = field(default=1.0, metadata={"unit": UNIT})
+"""
+    old = "class Called:\n    def __init__(self, factor):\n        self.factor = factor\n"
+    once, again, other = (load("profile", old, dataclass.replace("UNIT", repr(unit))) for unit in ("m", "m", "km"))
+    assert code_identity(once.called).unknown is None
+    assert code_identity(once.called) == code_identity(again.called) != code_identity(other.called)
+
+
 def test_a_users_function_anywhere_in_a_part_is_described():
     def double(t: Any) -> Any:
         return t * 2
