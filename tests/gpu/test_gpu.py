@@ -205,7 +205,7 @@ def test_memory_stays_within_what_was_projected(gpu):
     there = Expansion(sk.Laplace(20.0), Z, DeviceEngine(gpu))
     with peak_bytes() as peak:
         there.pull(gpu.put(X), W, lambda F, rows: F, c)
-    assert 0 < peak() <= CostEstimate(sk.SGD(batch=b), ProblemSize(b, p, d, c, lanes=1), 1).on_device + b * d * 4
+    assert 0 < peak() <= CostEstimate(sk.SGD(batch=b), ProblemSize(b, p, d, c, lanes=1)).on_device + b * d * 4
 
 
 @pytest.mark.parametrize("split", [False, True])
