@@ -12,9 +12,10 @@ import ctypes
 import importlib
 import sys
 import threading
+import time
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -47,10 +48,28 @@ class Counts:
 COUNTS = Counts()
 
 
+class MemoryHook:
+    """Hears of bytes that are allocated, in its context."""
+
+    watching: ClassVar[list[MemoryHook]] = []
+
+    def __enter__(self) -> MemoryHook:
+        self.watching.append(self)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.watching.remove(self)
+
+    def malloc_postprocess(self, **event: int) -> None:
+        raise NotImplementedError
+
+
 class _Held:
     def __init__(self, size: int) -> None:
         self.size = size
         COUNTS.hold(size)
+        for hook in MemoryHook.watching:
+            hook.malloc_postprocess(mem_size=size)
 
     def __del__(self) -> None:
         COUNTS.hold(-self.size)
@@ -105,6 +124,9 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         found = ufunc(*map(_plain, inputs), **where, **more)
         return out[0] if out is not None else ndarray(found)
 
+    def __array_function__(self, function: Any, types: Any, args: Any, named: Any) -> ndarray:
+        return ndarray(function(*map(_plain, args), **named))
+
     def reshape(self, *shape: Any) -> ndarray:
         return ndarray(self.a.reshape(*shape), self.held)
 
@@ -135,7 +157,7 @@ class Event:
         self.recorded = False
 
     def record(self, stream: Any = None) -> None:
-        self.recorded = True
+        self.recorded, self.at = True, time.perf_counter()
 
     def synchronize(self) -> None:
         COUNTS.waits += self.recorded
@@ -194,6 +216,17 @@ class Pool:
     def total_bytes(self) -> int:
         return 0
 
+    def used_bytes(self) -> int:
+        return COUNTS.alive
+
+
+class Generator:
+    def __init__(self, seed: int) -> None:
+        self.host = np.random.default_rng(seed)
+
+    def standard_normal(self, shape: Any, dtype: Any) -> ndarray:
+        return ndarray(self.host.standard_normal(shape, dtype))
+
 
 class OutOfMemoryError(Exception):
     pass
@@ -204,6 +237,10 @@ def asarray(array: Any) -> ndarray:
         return array
     COUNTS.sent += np.asarray(array).nbytes
     return ndarray(np.array(array))
+
+
+def copyto(to: ndarray, array: ndarray) -> None:
+    to.a[...] = array.a
 
 
 def _garbage(shape: Any, dtype: Any) -> Any:
@@ -239,6 +276,7 @@ def module(capability: tuple[int, int] = (9, 0), free: int = 1 << 30) -> dict[st
         memGetInfo=lambda: (free, 2 * free),
         getDeviceProperties=lambda number: {"name": b"stand-in", "major": capability[0], "minor": capability[1]},
         driverGetVersion=lambda: 13000,
+        runtimeGetVersion=lambda: 13000,
         getDeviceCount=lambda: 1,
         CUDA_R_16F=2,
         CUDA_R_32F=0,
@@ -251,7 +289,7 @@ def module(capability: tuple[int, int] = (9, 0), free: int = 1 << 30) -> dict[st
     scipy_, linalg = types.ModuleType("cupyx.scipy"), types.ModuleType("cupyx.scipy.linalg")
     vars(linalg)["solve_triangular"] = solve_triangular
     vars(cupy).update(
-        __version__="stand-in", ndarray=ndarray, RawModule=RawModule, asarray=asarray,
+        __version__="stand-in", ndarray=ndarray, RawModule=RawModule, asarray=asarray, copyto=copyto,
         asnumpy=lambda array: array.get(),
         ascontiguousarray=lambda array: ndarray(np.ascontiguousarray(array.a)),
         empty=lambda shape, dtype: ndarray(_garbage(shape, dtype)),
@@ -259,8 +297,10 @@ def module(capability: tuple[int, int] = (9, 0), free: int = 1 << 30) -> dict[st
         arange=lambda *bounds: ndarray(np.arange(*bounds)),
         linalg=types.SimpleNamespace(cholesky=lambda A: ndarray(np.linalg.cholesky(A.a))),
         get_default_memory_pool=lambda: pool,
+        random=types.SimpleNamespace(default_rng=Generator),
         cuda=types.SimpleNamespace(
-            Stream=Stream, Event=Event, runtime=runtime, cublas=blas,
+            Stream=Stream, Event=Event, MemoryHook=MemoryHook, runtime=runtime, cublas=blas,
+            get_elapsed_time=lambda start, stop: 1e3 * (stop.at - start.at),
             memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
             device=types.SimpleNamespace(get_cublas_handle=lambda: 0),
         ),

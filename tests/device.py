@@ -46,7 +46,7 @@ class PlainLoops(Loops):
         X[...] = share.astype(X.dtype) * X + (1 - share).astype(X.dtype) * bank[partner]
         return X
 
-    def split(self, X: Any, centers: bool) -> Halves:
+    def split_halves(self, X: Any, centers: bool) -> Halves:
         """Two numbers of 16 bits for each; the factor is the same for all rows."""
         high = X.astype(np.float16)
         low = (X - high.astype(np.float32)).astype(np.float16)
@@ -58,9 +58,11 @@ class PlainLoops(Loops):
         if sides.x_factors is not None:
             S *= sides.x_factors[:, None] * sides.z_factors
         if sides.profile is not None:
-            norms = [np.zeros(n, S.dtype) if len(norm) != n else norm
-                     for norm, n in zip((sides.x_norms, sides.z_norms), S.shape, strict=True)]  # fmt: skip
-            self.radial(S, *norms, *sides.profile)
+            x_norms, z_norms = (
+                np.zeros(n, S.dtype) if len(norm) != n else norm
+                for norm, n in zip((sides.x_norms, sides.z_norms), S.shape, strict=True)
+            )
+            self.radial(S, x_norms, z_norms, *sides.profile)
 
     def outputs(self, S: Any, sides: Sides, W: Any, target: BlockTarget | None = None) -> tuple[Any, Any]:
         """K W, or its residual and losses."""
@@ -91,7 +93,7 @@ class PlainLoops(Loops):
         g = (K.T @ r).astype(S.dtype)
         return g if into is None else into + g
 
-    def project(self, W: Any, p: int, tail: int, g: Any) -> Any:
+    def project(self, W: Any, p: int, tail: int, g: Any) -> Any:  # type: ignore[override]
         """LᵀL g − FᵀF g."""
         return W[:p].T @ (W[:p] @ g) - W[p:].T @ (W[p:] @ g)
 

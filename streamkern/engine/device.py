@@ -70,7 +70,7 @@ class Device(Protocol):
         """Return the sum of arrays as a number that ``float`` waits for; they are copied without waiting."""
 
     def half_product(self, A: Any, B: Any) -> Any:
-        """Return A Bᵀ in float32 for numbers of 16 bits of ``CudaLoops.split``: shapes (n, w) and (p, w)."""
+        """Return A Bᵀ in float32 for numbers of 16 bits of ``CudaLoops.split_halves``: shapes (n, w) and (p, w)."""
 
     def rows(
         self,

@@ -11,7 +11,7 @@ from streamkern.engine import Device, Engine
 from streamkern.errors import UsageError
 from streamkern.resources import require_device
 
-__all__ = ["engine_on", "get_device"]
+__all__ = ["engine_on", "get_device", "has_driver"]
 
 
 def get_device(name: str = "auto") -> Device | None:
@@ -21,7 +21,7 @@ def get_device(name: str = "auto") -> Device | None:
     ``UsageError`` if the name is unknown, or ``"cuda"`` without a usable GPU.
     """
     require_device(name)
-    if name == "cpu" or (name == "auto" and not _has_driver()):
+    if name == "cpu" or (name == "auto" and not has_driver()):
         return None
     try:
         from streamkern.gpu.cupy import open_device
@@ -44,8 +44,8 @@ def get_device(name: str = "auto") -> Device | None:
 
 
 @cache
-def _has_driver() -> bool:
-    """Importing CuPy to ask would take a second."""
+def has_driver() -> bool:
+    """Return whether the library of CUDA's driver is there; importing CuPy to ask would take a second."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:

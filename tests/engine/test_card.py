@@ -1,20 +1,24 @@
-"""A rehearsal of the session on a card: what it brings home when steps end well, fail, hang, are killed or babble."""
+"""A rehearsal of the session on a card: its measurements on the stand-in, and what it brings home however steps end."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.benchmarks import card
+from tests.benchmarks import card, gpu
 from tests.benchmarks.card import PLANS, Step, perform, python
+from tests.cuda_host import needs_compiler
+from tests.cupy_host import stand_in
 
 FILES = {"log", "summary", "results.json"}
 IGNORES = (
@@ -157,3 +161,61 @@ def test_a_plan_is_expected_to_end_before_its_deadline(plan: str):
         for word in each.command[1:]:
             if word.endswith(".py"):
                 assert (card.ROOT / word).is_file(), word
+
+
+SMALL = gpu.Sizes(
+    rows=24, step_rows=40, centers=30, outputs=3, d=20, widths=(5, 20), square=16, compared=(20, 30), near=8, stored=60,
+    prepared=(4, 10), copied=2 << 20, sent=1 << 20, repeats=1,
+)  # fmt: skip
+
+
+def numbers(found: Any) -> Iterator[float]:
+    if isinstance(found, dict):
+        for value in found.values():
+            yield from numbers(value)
+    elif not isinstance(found, str):
+        yield found
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("command", gpu.COMMANDS)
+def test_a_measurement_runs_to_its_end_on_the_stand_in(command: str, capsys: pytest.CaptureFixture[str]):
+    with stand_in() as module:
+        found = gpu.COMMANDS[command](module.open_device(), SMALL)
+    measured = list(numbers(json.loads(json.dumps(found, allow_nan=False))))
+    assert len(measured) > 10
+    assert min(measured) >= 0
+    assert capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_every_test_of_a_card_is_in_one_step():
+    """And each measurement is a command of the benchmark."""
+    steps = [each for _, plan in PLANS.values() for each in plan]
+    measured = [each.command[-1] for each in steps if "tests/benchmarks/gpu.py" in each.command]
+    assert measured == list(gpu.COMMANDS)
+    chosen = [collected(*each.command) for each in steps if "pytest" in each.command]
+    assert sorted(itertools.chain(*chosen)) == sorted(collected(*card.tested()))
+    assert all(chosen)
+
+
+def collected(*command: str) -> list[str]:
+    """The tests that a command of pytest would run."""
+    said = subprocess.run([*command, "--collect-only"], cwd=card.ROOT, capture_output=True, text=True, check=True)
+    return [line for line in said.stdout.splitlines() if "::" in line]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not card.IMAGES.is_dir(), reason="Debian's package dataset-fashion-mnist is not installed")
+def test_a_whole_run_of_a_plan_brings_its_numbers_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """With few rows on the CPU, by the command that a card is given."""
+    (tmp_path / "pipelines").symlink_to(card.ROOT / "pipelines")
+    monkeypatch.setattr(card, "ROOT", tmp_path)
+    monkeypatch.setattr(card, "RUNS", tmp_path / "runs")
+    command = ["cpu" if word == "cuda" else word for word in card.run("rows=600", "noise=0", "centers=50")]
+    assert perform((Step("run", 100, 1, tuple(command)),), 120, tmp_path / "out") == 0, _text(tmp_path / "out" / "log")
+    found = results(tmp_path / "out")["run"]
+    assert set(found) >= {*card.KEPT, "test", "events"}
+    assert 0 < found["test"]["accuracy"] < 1
+    assert all(found[name] is not None for name in card.KEPT)

@@ -167,6 +167,18 @@ def test_values_predictions_and_gradients_of_a_card_s_loops_are_the_cpu_s(card, 
 
 
 @needs_compiler
+@pytest.mark.parametrize("rows", [1, 7, 20, 21, 50])
+def test_a_large_array_is_copied_in_pieces(card, rows, monkeypatch):
+    """There and back, by each number of pieces, the last one shorter; and the columns of a wider array."""
+    monkeypatch.setattr(sys.modules[type(card).__module__], "_PIECE", 120)
+    array = np.random.default_rng(0).normal(size=(rows, 5))
+    there = card.put(array)
+    np.testing.assert_array_equal(card.take(there), array)
+    np.testing.assert_array_equal(card.take(there[:, 1:4]), array[:, 1:4])
+    np.testing.assert_array_equal(card.take(card.put(array, np.float32)), array.astype(np.float32))
+
+
+@needs_compiler
 def test_a_card_says_what_it_cannot_do(card):
     with card.turn(), pytest.raises(NumericalError, match="not positive definite"):
         card.inverse_factor(card.put(-np.eye(3)), np.float64)

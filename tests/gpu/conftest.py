@@ -1,27 +1,34 @@
-"""A GPU, or the reason why there is none: `pytest -m gpu` runs what only a card can show.
-
-With STREAMKERN_STAND_IN=1 in the environment the tests run on the stand-in for CuPy, to see that they run at all.
-"""
+"""A GPU; where CUDA has no driver, the stand-in for CuPy, so that what is kept for a card runs everywhere."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from streamkern.errors import UsageError
-from streamkern.gpu import get_device
+from streamkern.gpu import get_device, has_driver
+from tests.cuda_host import COMPILER
+from tests.cupy_host import stand_in
 
 
-@pytest.fixture(scope="session")
-def gpu():
-    if os.environ.get("STREAMKERN_STAND_IN"):
-        from tests.cupy_host import stand_in
-
+@pytest.fixture(scope="module")
+def gpu() -> Iterator[Any]:
+    """A device of CuPy, which on a machine with a driver is never the stand-in."""
+    if has_driver():
+        try:
+            yield get_device("cuda")
+        except UsageError as error:
+            pytest.skip(error.what)
+    elif COMPILER is None:
+        pytest.skip("neither a GPU nor a C++ compiler, with which its loops run on the host")
+    else:
         with stand_in() as module:
             yield module.open_device()
-        return
-    try:
-        yield get_device("cuda")
-    except UsageError as error:
-        pytest.skip(error.what)
+
+
+@pytest.fixture(scope="module")
+def on_card(gpu: Any) -> bool:
+    """False on the stand-in: tests are small there, and measure no rate."""
+    return bool(gpu.name != "stand-in")
