@@ -136,6 +136,9 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     def astype(self, dtype: Any) -> ndarray:
         return ndarray(self.a.astype(dtype))
 
+    def copy(self) -> ndarray:
+        return ndarray(self.a.copy())
+
     def sum(self, axis: Any = None) -> ndarray:
         return ndarray(np.asarray(self.a.sum(axis=axis)))
 

@@ -58,11 +58,7 @@ class PlainLoops(Loops):
         if sides.x_factors is not None:
             S *= sides.x_factors[:, None] * sides.z_factors
         if sides.profile is not None:
-            x_norms, z_norms = (
-                np.zeros(n, S.dtype) if len(norm) != n else norm
-                for norm, n in zip((sides.x_norms, sides.z_norms), S.shape, strict=True)
-            )
-            self.radial(S, x_norms, z_norms, *sides.profile)
+            self.radial(S, sides.x_norms, sides.z_norms, *sides.profile)
 
     def outputs(self, S: Any, sides: Sides, W: Any, target: BlockTarget | None = None) -> tuple[Any, Any]:
         """K W, or its residual and losses."""

@@ -12,6 +12,7 @@ from streamkern.defaults import MIN_DEVICE_TERMS
 from streamkern.engine.device import TURNS, Device
 from streamkern.errors import PlanRefusedError, UsageError
 from streamkern.gpu import get_device
+from streamkern.kernels import Kernel
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import ahead_bytes, traits_of
 from streamkern.solvers.eigenpro import exact_bytes
@@ -31,6 +32,8 @@ def device_for(recipe: Any, name: str) -> Device | None:
         why = "feature maps are"
     elif not traits_of(recipe.solver).on_device:
         why = f"{recipe.solver.to_json()['name']} is"
+    elif isinstance(recipe.kernel, Kernel) and not recipe.kernel.on_device:
+        why = "a kernel of a user's function is"
     elif recipe.centers is not None and recipe.centers.stored:
         why = "centers that are read from storage are"
     p = 0 if recipe.centers is None else recipe.centers.count(recipe.train)

@@ -287,8 +287,8 @@ class OnDevice:
         if kernel.norm == 1:
             S = loops.empty((X.shape[0], expansion.p), expansion.dtype)
             loops.manhattan(X, Z, S)
-            return S, Sides(norms, norms, profile=kernel.profile)
-        S = X @ Z.T
+        else:
+            S = X @ Z.T
         if kernel.profile is not None:
             return S, Sides(loops.row_norms(X), norms, profile=kernel.profile)
         kernel.apply(S, loops.row_norms(X), norms, loops)

@@ -44,6 +44,11 @@ class Kernel(Parameters, ABC):
         """1 if the kernel depends on L1 distances; 2 if it depends on inner products or L2 distances."""
         return 2
 
+    @property
+    def on_device(self) -> bool:
+        """False if values are computed on the CPU only, as those of a user's NumPy function are."""
+        return True
+
     @abstractmethod
     def apply(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
         """Turn inner products S = X Zᵀ, shape (b, p), into k(X, Z) in place. If ``norm`` is 1, S has L1 distances.
@@ -228,6 +233,10 @@ class _Combined(Kernel):
     def norm(self) -> int:
         return self.parts[0].norm
 
+    @property
+    def on_device(self) -> bool:
+        return all(part.on_device for part in self.parts)
+
     def to_json(self) -> dict[str, Any]:
         return {"name": type(self).__name__, "parts": [part.to_json() for part in self.parts]}
 
@@ -299,6 +308,10 @@ class Scaled(Kernel):
     @property
     def norm(self) -> int:
         return self.kernel.norm
+
+    @property
+    def on_device(self) -> bool:
+        return self.kernel.on_device
 
     def apply(self, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:
         self.kernel.apply(S, x_norms, z_norms, loops)

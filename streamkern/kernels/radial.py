@@ -228,6 +228,10 @@ class UserProfile(Kernel):
         if not callable(self.function):
             raise UsageError(f"The function is {self.function!r}.", where=type(self).__name__, expected="a function")
 
+    @property
+    def on_device(self) -> bool:
+        return False
+
     def to_json(self) -> dict[str, Any]:
         """Return the function's module and name; ``UsageError`` if no other process can import it."""
         return {"name": type(self).__name__, "function": name_of(self.function)}

@@ -19,7 +19,17 @@ from streamkern.errors import NumericalError, StorageError, UsageError
 from streamkern.gpu import device_operations as module
 from streamkern.gpu import get_device
 from streamkern.gpu.engine import DeviceEngine
-from streamkern.kernels import Expansion, Gaussian, Laplace, Polynomial
+from streamkern.kernels import (
+    NTK,
+    ArcCosine,
+    Expansion,
+    ExponentialPower,
+    Gaussian,
+    Laplace,
+    Linear,
+    Matern,
+    Polynomial,
+)
 from streamkern.precondition.center_projection import project_exactly
 from streamkern.solvers.contributions import Gradient, NormalProduct
 from tests.cuda_host import needs_compiler
@@ -62,6 +72,44 @@ def test_a_kernel_that_is_no_radial_one_goes_the_wide_way():
     X, Z, W = problem(5)
     there = Expansion(Polynomial(2), Z, DeviceEngine(HostDevice()))
     np.testing.assert_allclose(there.predict(X, W), Expansion(Polynomial(2), Z).predict(X, W), rtol=1e-4, atol=1e-3)
+
+
+KERNELS = (
+    Linear(1.0), Polynomial(3), ArcCosine(0), ArcCosine(2, 2), NTK(2), Matern(6.0), Laplace(20.0, norm=1),
+    ExponentialPower(20.0, 0.7, norm=1), 2.0 * Laplace(20.0, norm=1), Laplace(20.0, norm=1) + Laplace(9.0, norm=1),
+    Gaussian(6.0) * Laplace(7.0) + NTK(1),
+)  # fmt: skip
+
+
+def check_kernel(kernel, device):
+    """Values, predictions of few and of many outputs, their sums and gradients, in float32 and float64."""
+    for dtype in (np.float32, np.float64):
+        X, Z, W = problem(12, dtype)
+        here, there = Expansion(kernel, Z, default_engine()), Expansion(kernel, Z, DeviceEngine(device))
+        close = dict(rtol=1e-3, atol=1e-4) if dtype == np.float32 else dict(rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(there.block(X), here.block(X), **close)
+        for V in (W, np.tile(W, 7)):
+            scale = np.abs(here.predict(X, V)).max()
+            np.testing.assert_allclose(there.predict(X, V) / scale, here.predict(X, V) / scale, **close)
+            pulled, expected = (each.engine.pull(each, X, V, lambda F, part: F, V.shape[1]) for each in (there, here))
+            scale = np.abs(expected).max()
+            np.testing.assert_allclose(pulled / scale, expected / scale, **close)
+        signs = np.random.default_rng(1).choice([-1.0, 1.0], (len(X), 3)).astype(dtype)
+        slopes, expected = (each.engine.gradients(each, X, W, signs) for each in (there, here))
+        scale = np.abs(expected).max()
+        np.testing.assert_allclose(slopes / scale, expected / scale, **close)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=repr)
+def test_every_kernel_is_the_cpu_s(kernel):
+    check_kernel(kernel, HostDevice())
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_every_kernel_of_a_card_s_loops_is_the_cpu_s(card):
+    for kernel in KERNELS:
+        check_kernel(kernel, card)
 
 
 def test_no_row_contributes_nothing(device):

@@ -116,11 +116,17 @@ def test_a_run_that_does_not_fit_a_device_is_refused_or_takes_another_projection
         assert (result["solver_report"]["projection"] == "exact") == exact
 
 
+def rational(squared: Any) -> Any:
+    return 1 / (1 + squared / 64)
+
+
 def test_what_runs_on_the_cpu_only_says_so(device: HostDevice, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(device_placement, "MIN_DEVICE_TERMS", 0)
     features = digits(sk.SGD(epochs=1), features=sk.RandomFourier(sk.Gaussian(4.0), 20), kernel=None, centers=None)
     leaves = digits("auto", partition=sk.Partition(rows=500))
-    for made in (features, leaves):
+    function = sk.RadialProfile(rational)
+    kernels = [digits(sk.SGD(epochs=1), kernel) for kernel in (function, 2.0 * function, function + sk.Linear())]
+    for made in (features, leaves, *kernels):
         assert device_placement.device_for(made, "auto") is None
         with pytest.raises(UsageError, match="computed on the CPU only"):
             device_placement.device_for(made, "cuda")
