@@ -531,8 +531,6 @@ MIN_CUT_ROWS = 100
 """Rows of a leaf, at least."""
 MIN_ROWS_OF_VALUE = 500
 """Rows of a value of the column ``by``, at least, for a part of its own."""
-MAX_LLOYD_STEPS = 30
-"""Steps of Lloyd's method between two means, at most."""
 MAX_EDGES = 1024
 """Quantiles of the sample between which rows are counted."""
 MAX_VALUES = 10_000

@@ -32,7 +32,7 @@ def pair() -> CutTree:
     return tree.grown(2, np.array([1.0, 1.0]), (0.9, 1.0, 1.2))
 
 
-@pytest.mark.parametrize("wrong", [{"trees": 3}, {"trees": 2, "by": "a"}, {"trees": 2, "cuts": "kmeans"}, {"trees": 0}])
+@pytest.mark.parametrize("wrong", [{"trees": 3}, {"trees": 2, "by": "a"}, {"trees": 0}])
 def test_a_wrong_number_of_trees_is_a_clear_error(wrong: dict[str, Any]):
     with pytest.raises(sk.UsageError, match="trees"):
         sk.Partition(**wrong)
