@@ -335,11 +335,11 @@ MIN_LEAF_METRIC_ROWS = 100
 """Rows of a leaf below which no metric is learned."""
 GRADIENT_ROWS, MIN_GRADIENT_ROWS_OF_LEAF = 10_000, 100
 """Rows whose gradients give the weights of features, about; and rows of each leaf, at least."""
-PROBED_PART, MIN_PROBED_LEAVES, MAX_PROBED_LEAVES = 16, 4, 16
+PROBED_PART, MIN_PROBED_LEAVES, MAX_PROBED_LEAVES = 16, 4, 12
 """One in so many leaves is fitted before all others, to learn the weights of features, but no more than the last
 number; with fewer such leaves than the second number, none is."""
-PROBED_TREES = 5
-"""Trees, at most, of which such leaves are fitted: each is cut with the weights that those of the one before learned."""
+PROBED_TREES = 4
+"""Trees, at most, of which such leaves are fitted: each is cut with the weights that the one before has taught."""
 BLENDS = (1.0, 0.5, 0.0)
 """Widths of the blending at borders that validation rows choose among, in parts of the overlap."""
 
@@ -533,8 +533,6 @@ MIN_CUT_ROWS = 100
 """Rows of a leaf, at least."""
 MIN_ROWS_OF_VALUE = 500
 """Rows of a value of the column ``by``, at least, for a part of its own."""
-MAX_LLOYD_STEPS = 30
-"""Steps of Lloyd's method between two means, at most."""
 MAX_EDGES = 1024
 """Quantiles of the sample between which rows are counted."""
 MAX_VALUES = 10_000

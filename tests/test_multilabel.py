@@ -175,8 +175,8 @@ def test_each_label_has_the_threshold_that_is_best_on_rows_left_out():
 
 def test_leaves_have_the_outputs_of_each_label_by_itself():
     X, Y = _rows()
-    # Cuts that do not look at targets: the same leaves for all labels together and for each alone.
-    given = {"partition": sk.Partition(leaves=3, cuts="kmeans"), "centers": 60}
+    # Cuts do not look at targets: the leaves are the same for all labels together and for each alone.
+    given = {"partition": sk.Partition(leaves=3), "centers": 60}
     kernel = {"solver": sk.Direct(ridge=1e-3), "threads": 1, "preprocess": None}
     several = sk.KernelClassifier("gaussian", **given, **kernel).fit(X, Y)
     for j in range(3):

@@ -108,7 +108,7 @@ RANGES: dict[str, dict[str, list[Any]]] = {
     "NTK": {"depth": [0]},
     "OneHot": {"columns": [(), "brand"], "unknown": ["skip"]},
     "Ordinal": {"columns": [(1, 1)], "unknown": ["skip"]},
-    "Partition": {"leaves": ["many", 0], "overlap": [0.6, True], "cuts": ["means"], "by": [3]},
+    "Partition": {"leaves": ["many", 0], "overlap": [0.6, True], "by": [3]},
     "Pipeline": {
         "train": [[[0.0]]], "task": ["ranking"], "dtype": ["float16"], "lanes": [0], "validation": [1.5],
         "test": ["rows.zarr"], "kernel": ["laplase", sk.Laplace], "centers": [0, sk.Uniform], "seed": ["a"],

@@ -90,6 +90,7 @@ class Encoder(ABC):
 
     @property
     def n_out(self) -> int:
+        """Number of output features."""
         return self.n_in - len(self.columns) + sum(self.made)
 
     @abstractmethod

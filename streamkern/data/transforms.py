@@ -38,6 +38,7 @@ class Affine(_SameColumns):
 
     @property
     def n_in(self) -> int:
+        """Number of input features."""
         return len(self.factor)
 
     def apply(self, X: Array, ids: IntArray, where: str, lookup: Lookup | None = None) -> Array:

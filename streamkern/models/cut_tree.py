@@ -41,8 +41,6 @@ from streamkern.storage.serialize import serializable
 from streamkern.storage.value_digest import digest
 from streamkern.types import Array, IntArray
 
-CUT_METHODS = ("variance", "kmeans")
-
 
 def max_full_kernel_rows(rows: int) -> int:
     """Rows of a leaf, at most, where all of them are centers; of so many rows in all: twofold steps, as of cuts."""
@@ -82,13 +80,10 @@ class Partition:
             the share is less than 0.05. A number that you give is then reduced, too.
         by: name of a column. The rows are first divided into one part for each value of the column. Values with few
             rows share a part. This part also predicts rows with values that were not in the training rows.
-        cuts: ``"variance"``: the cuts described above. ``"kmeans"``: each cut separates two clusters of rows by
-            k-means, without using targets.
         trees: 1, or 2: the rows are cut twice, in different directions. Each row is then trained in a leaf of each
             tree, and a prediction is the mean of two leaves. If the library has chosen the kernel, the second tree
             has its own weights of the features. They are learned from the models of the first tree. ``"auto"`` is 2
-            if every row of a leaf is a center, you give neither ``leaves`` nor ``by``, and ``cuts`` is
-            ``"variance"``. Otherwise it is 1.
+            if every row of a leaf is a center, and you give neither ``leaves`` nor ``by``. Otherwise it is 1.
 
     Raises:
         UsageError: a parameter is out of range.
@@ -98,7 +93,6 @@ class Partition:
     rows: int | str = "auto"
     overlap: float | str = "auto"
     by: str | None = None
-    cuts: str = "variance"
     trees: int | str = "auto"
 
     def __post_init__(self) -> None:
@@ -112,9 +106,8 @@ class Partition:
             ("leaves", self.leaves == "auto" or not isinstance(self.leaves, str), 'a number, or "auto"'),
             ("overlap", share or (isinstance(self.overlap, str) and self.overlap == "auto"),
              'a share from 0 to 0.5, or "auto"'),
-            ("cuts", self.cuts in CUT_METHODS, " or ".join(map(repr, CUT_METHODS))),
-            ("trees", self.trees in ("auto", 1) or (self.trees == TREES and not self.by and self.cuts == "variance"),
-             '1, 2 (without by, and with cuts="variance"), or "auto"'),
+            ("trees", self.trees in ("auto", 1) or (self.trees == TREES and not self.by),
+             '1, 2 (without by), or "auto"'),
             ("by", isinstance(self.by, str | None), "the name of a column, or None"),
         ):  # fmt: skip
             if not right:
@@ -173,7 +166,7 @@ class Partition:
         """
         if self.trees == "auto":
             every = p is None and (self.rows == "auto" or int(self.rows) <= max_full_kernel_rows(rows))
-            twice = every and self.leaves == "auto" and self.by is None and self.cuts == "variance"
+            twice = every and self.leaves == "auto" and self.by is None
             return replace(self, trees=TREES if twice else 1).settled(rows, p)
         if self.rows != "auto":
             return self

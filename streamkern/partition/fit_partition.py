@@ -371,11 +371,11 @@ def _sweep_work(shape: PartitionShape) -> StageWork:
 
 def _probes(fit: PartitionFit | PartitionShape) -> bool:
     """Are weights of features learned in some leaves, before the rows are cut?"""
-    planned = isinstance(fit, PartitionShape)
-    shape = fit if planned else fit.shape
-    found = shape.shared_search if planned else fit.choice
+    if isinstance(fit, PartitionFit):
+        return fit.choice is not None and _probes(fit.shape)
     # A row alone may be left out only where rows have no time and no group.
-    return found is not None and shape.trees > 1 and shape.recipe.train.roles is None and shape.probed > 0
+    alone = fit.recipe.train.roles is None
+    return alone and fit.trees > 1 and fit.probed > 0 and fit.shared_search is not None
 
 
 def _probe_settings(fit: PartitionFit) -> LeafSettings:

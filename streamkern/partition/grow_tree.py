@@ -26,7 +26,6 @@ from streamkern.defaults import (
     MAX_EDGES,
     MAX_EIGENVECTORS,
     MAX_FULL_FEATURES,
-    MAX_LLOYD_STEPS,
     MAX_VALUES,
     MIN_BALANCE,
     MIN_CUT_ROWS,
@@ -61,11 +60,10 @@ class GrownTree:
 
 
 class Axis(NamedTuple):
-    """A direction (d,), float64, with ascending edges (E,) between counted rows; cut ``at`` a place, or the median."""
+    """A direction (d,), float64, with ascending edges (E,) between counted rows."""
 
     direction: Array
     edges: Array
-    at: float | None = None
 
     def counts(self, t: Array) -> IntArray:
         """Count projections before the first edge, between neighbouring edges, and from the last on: shape (E + 1,)."""
@@ -265,8 +263,7 @@ class TreeBuilder:
             else (X[rows], None if w is None else w[rows], None, second, self.weights)
             for rows, second in ((at.get(leaf, none), int(tree.tree_of_leaves[leaf])) for leaf in chosen)
         )
-        axis = principal_axis if self.partition.cuts == "variance" else two_means_axis
-        found = self.executor.imap(axis, items)
+        found = self.executor.imap(principal_axis, items)
         return {leaf: each for leaf, each in zip(chosen, found, strict=True) if each is not None}
 
     def _cut(
@@ -277,7 +274,7 @@ class TreeBuilder:
         for leaf in chosen:
             final[leaf] = leaf not in lines
         for (leaf, line), counted in zip(lines.items(), bins, strict=True):
-            cut = split_at(line.edges, counted, self.overlap, line.at)
+            cut = split_at(line.edges, counted, self.overlap)
             if cut is None:
                 final[leaf] = True
                 continue
@@ -410,45 +407,6 @@ def principal_axis(item: SampleOfLeaf) -> SampledAxis | None:
     return SampledAxis(*best) if best is not None and share >= MIN_SIDE_SHARE else None
 
 
-def two_means_axis(item: SampleOfLeaf) -> SampledAxis | None:
-    """Find the axis from one of two means of a leaf's rows to the other, cut halfway between them; a task.
-
-    The means are those of Lloyd's method, which begins with the halves along the direction of the largest variance;
-    only features are looked at. None if the rows are all alike.
-    """
-    X, w, rows, *_ = item
-    if rows is not None:
-        X, w = X[rows], None if w is None else w[rows]
-    spread = X.std(axis=0, dtype=np.float64) if len(X) > 1 else np.zeros(X.shape[1])
-    varying = spread > 0
-    if not varying.any():
-        return None
-    mean, mass = X.mean(axis=0, dtype=np.float64)[varying], np.ones(len(X)) if w is None else w
-    Z = (X[:, varying] - mean) / spread[varying]
-    _, vectors = np.linalg.eigh(Z.T @ Z)
-    direction = vectors[:, -1] * np.sign(vectors[np.argmax(np.abs(vectors[:, -1])), -1])
-    t = Z @ direction
-    right, middle = t >= np.median(t), 0.0
-    for _ in range(MAX_LLOYD_STEPS):
-        if not (mass @ right and mass @ ~right):
-            break
-        ends = [np.average(Z[side], axis=0, weights=mass[side]) for side in (~right, right)]
-        direction = ends[1] - ends[0]
-        middle = float((ends[0] + ends[1]) @ direction / 2)
-        before, right = right, Z @ direction >= middle
-        if np.array_equal(before, right):
-            break
-    size = np.linalg.norm(direction / spread[varying])
-    if not size > 0:
-        return None
-    whole = np.zeros(X.shape[1])
-    whole[varying] = direction / spread[varying] / size
-    t = host_loops().project(X, whole)
-    edges, smaller = quantile_edges(t)
-    at = float(middle / size + mean @ whole[varying])
-    return SampledAxis(Axis(whole, np.unique(np.append(edges, at)), at), t) if smaller > 0 else None
-
-
 def quantile_edges(t: Array) -> tuple[Array, float]:
     """Edges between a sample's values, at most ``MAX_EDGES``, and the share of the smaller side of the best cut."""
     values, counts = np.unique(t, return_counts=True)
@@ -472,14 +430,14 @@ class Split(NamedTuple):
     right: int
 
 
-def split_at(edges: Array, bins: IntArray, overlap: float, at: float | None = None) -> Split | None:
-    """Cut at the edge nearest to a place, or to the median of counted rows, with those about it that bound the overlap.
+def split_at(edges: Array, bins: IntArray, overlap: float) -> Split | None:
+    """Cut at the edge nearest to the median of counted rows, with those about it that bound the overlap.
 
     Edges are (E,), and bins (E + 1,), as of ``Axis.counts``. ``overlap`` is the share of the rows that both sides get.
     None where a side has too few rows.
     """
     below, n = np.cumsum(bins)[:-1], int(bins.sum())
-    k = int(np.argmin(np.abs(below - n / 2 if at is None else edges - at)))
+    k = int(np.argmin(np.abs(below - n / 2)))
     if min(below[k], n - below[k]) < max(MIN_CUT_ROWS, MIN_SIDE_SHARE * n):
         return None
     half = overlap * n / 2

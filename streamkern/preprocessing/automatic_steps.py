@@ -35,7 +35,7 @@ from streamkern.preprocessing.appended_columns import (
 )
 from streamkern.preprocessing.category_steps import (
     CategoriesSeen,
-    ColumnSums,
+    SumsByColumn,
     TargetEncode,
     TargetSums,
     category_sums,
@@ -262,7 +262,7 @@ class MeansByValue(TargetEncode):
             return (keep,)
         means = TargetEncode(tuple(np.searchsorted(stay, list(chosen)).tolist()), self.smooth, self.folds, self.task)
         kept = dataset.transform(keep)
-        return keep, *means.fitted(kept, (ColumnSums(tuple(chosen.values()), MAX_CATEGORIES),))
+        return keep, *means.fitted(kept, (SumsByColumn(tuple(chosen.values()), MAX_CATEGORIES),))
 
     def _positions(self, dataset: Dataset) -> tuple[int, ...]:
         return tuple(j for j, tag in enumerate(feature_roles(dataset)) if tag == "value")
@@ -308,7 +308,7 @@ class TableSums:
         if self.classes and raw.y is not None:
             found = Counter(raw.y.tolist()) if raw.y.ndim == 1 else None  # no means for several labels a row
             labels = found if found is not None and len(found) <= MAX_CLASSES_OF_MEANS else None
-        classes = ColumnSums((labels,), MAX_CLASSES_OF_MEANS)
+        classes = SumsByColumn((labels,), MAX_CLASSES_OF_MEANS)
         return len(X), np.isnan(X).sum(axis=0), (X[taken].copy(),), *self.seen(block, state), classes
 
 

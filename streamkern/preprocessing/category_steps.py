@@ -210,7 +210,7 @@ class TargetSums:
             values = values.astype(np.float64) if last is None else np.append(values[:-1].astype(np.float64), last)
             there = np.asarray(mass.any(axis=1))
             found.append(CategorySums(values, names, mass, places[sums != 0], sums[sums != 0]).of(there))
-        table = ColumnSums(tuple(found), MAX_CATEGORIES)
+        table = SumsByColumn(tuple(found), MAX_CATEGORIES)
         return (table, np.zeros(1) if self.classes else w @ np.square(y)) if self.squares else (table,)
 
 
@@ -257,16 +257,18 @@ class CategorySums:
         return CategorySums(values, outputs, mass, joined, sums)
 
 
-class ColumnSums:
+class SumsByColumn:
     """Cells or counts of some columns, which add column by column; None for a column with more than ``most``."""
 
     def __init__(self, columns: tuple[Any, ...], most: int) -> None:
         self.columns, self.most = columns, most
 
-    def __add__(self, other: ColumnSums) -> ColumnSums:
+    def __add__(self, other: SumsByColumn) -> SumsByColumn:
         pairs = zip(self.columns, other.columns, strict=True)
         joined = (None if one is None or more is None else one + more for one, more in pairs)
-        return ColumnSums(tuple(None if each is None or len(each) > self.most else each for each in joined), self.most)
+        return SumsByColumn(
+            tuple(None if each is None or len(each) > self.most else each for each in joined), self.most
+        )
 
 
 def category_sums(found: CategorySums, folds: int, classes: bool) -> tuple[Array, list[Any], Array, Array]:
@@ -328,7 +330,7 @@ def fold_count(folds: int, rows: Folds | None) -> int:
 class Categories:
     """The values of some columns, with their rows (None beyond ``MAX_CATEGORIES``) and texts; adding joins them."""
 
-    def __init__(self, counts: ColumnSums, words: tuple[dict[float, str], ...]) -> None:
+    def __init__(self, counts: SumsByColumn, words: tuple[dict[float, str], ...]) -> None:
         self.counts, self.words = counts, words
 
     def __add__(self, other: Categories) -> Categories:
@@ -378,7 +380,7 @@ class CategoriesSeen:
             counts.append(Counter(dict(zip(values_or_inf, rows.tolist(), strict=True))) if few else None)
             known: Mapping[float, str] = self.source.words(stored) if stored >= 0 and few else {}
             words.append({v: known[v] for v in values.tolist() if v in known})
-        return (Categories(ColumnSums(tuple(counts), MAX_CATEGORIES), tuple(words)),)
+        return (Categories(SumsByColumn(tuple(counts), MAX_CATEGORIES), tuple(words)),)
 
 
 def labels_of(dataset: Dataset, columns: Sequence[int]) -> tuple[str, ...]:

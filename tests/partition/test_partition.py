@@ -30,7 +30,7 @@ from streamkern.models.cut_tree import CutTree
 from streamkern.models.partitioned_machine import Leaves
 from streamkern.partition import grow_tree
 from streamkern.partition.fit_partition import _count_warnings
-from streamkern.partition.grow_tree import principal_axis, quantile_edges, split_at, two_means_axis
+from streamkern.partition.grow_tree import principal_axis, quantile_edges, split_at
 from streamkern.partition.leaf_rows import LeafFingerprints, LeafIds, LeafRuns
 from streamkern.report import read_run
 from streamkern.report.page import page
@@ -201,7 +201,7 @@ def test_threads_make_a_leaf_ready_once(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_direction_is_that_of_the_largest_variance():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(2000, D)) * [1, 1, 1, 1, 2] @ np.linalg.qr(rng.normal(size=(D, D)))[0] + 7.0
-    found = principal_axis((X, None, None, 0))
+    found = principal_axis((X, None, None, 0, None))
     assert found is not None
     np.testing.assert_allclose(found.t, X @ found.axis.direction)
     assert (
@@ -212,38 +212,18 @@ def test_a_direction_is_that_of_the_largest_variance():
     assert values[-1] > 3 * values[-2]
     times = rng.integers(1, 4, len(X))
     one, repeated = (
-        principal_axis(each) for each in ((X, times, None, 0), (np.repeat(X, times, axis=0), None, None, 0))
+        principal_axis(each) for each in ((X, times, None, 0, None), (np.repeat(X, times, axis=0), None, None, 0, None))
     )
     assert one is not None
     assert repeated is not None
     np.testing.assert_allclose(one.axis.direction, repeated.axis.direction, atol=1e-2)  # each looks at 4,096 rows
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_cells_of_means_are_the_clusters_of_rows(weighted: bool):
-    rng = np.random.default_rng(0)
-    centers = np.array([[0, 0, 0], [4, 0, 0], [0, 9, 9], [4, 9, 9]], dtype=np.float64)
-    of = rng.choice(4, 4000, p=[0.1, 0.2, 0.3, 0.4])
-    X = (centers[of] + rng.normal(size=(4000, 3)) * [0.3, 0.6, 0]).astype(np.float32)
-    y = np.array([0.0, 1.0, -2.0, 3.0])[of]
-    model = sk.KernelRegressor(
-        "laplace", centers=50, preprocess=None, partition=sk.Partition(leaves=4, overlap=0.0, cuts="kmeans")
-    ).fit(X, y, sample_weight=rng.uniform(0.5, 1.5, 4000) if weighted else None)
-    assert model.result_.report["partition"]["constant"] == 4  # each leaf is one cluster
-    assert sorted(each["rows"] for each in model.result_.report["partition"]["by_leaf"]) == sorted(
-        np.bincount(of).tolist()
-    )
-    np.testing.assert_allclose(model.predict(X), y, atol=1e-6)
-    assert two_means_axis((np.ones((9, 2)), None, None, 0)) is None
-    with pytest.raises(sk.UsageError, match="cuts is 'means'"):
-        sk.Partition(cuts="means")
-
-
 def test_rows_that_are_all_alike_have_no_direction():
-    assert principal_axis((np.ones((300, D)), None, None, 0)) is None
+    assert principal_axis((np.ones((300, D)), None, None, 0, None)) is None
     wide = np.ones((300, 1200), dtype=np.float32)  # of so many features the one that varies most
     wide[::2, 700], wide[::3, 30] = 3.0, 2.0
-    found = principal_axis((wide, None, None, 0))
+    found = principal_axis((wide, None, None, 0, None))
     assert found is not None
     assert np.flatnonzero(found.axis.direction).tolist() == [700]
 
