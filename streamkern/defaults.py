@@ -335,9 +335,11 @@ MIN_LEAF_METRIC_ROWS = 100
 """Rows of a leaf below which no metric is learned."""
 GRADIENT_ROWS, MIN_GRADIENT_ROWS_OF_LEAF = 10_000, 100
 """Rows whose gradients give the weights of features, about; and rows of each leaf, at least."""
-PROBED_PART, MIN_PROBED_LEAVES = 16, 4
-"""One in so many leaves of the first tree is fitted before all others, to learn the weights of features; with fewer
-such leaves than the second number, none is."""
+PROBED_PART, MIN_PROBED_LEAVES, MAX_PROBED_LEAVES = 16, 4, 12
+"""One in so many leaves is fitted before all others, to learn the weights of features, but no more than the last
+number; with fewer such leaves than the second number, none is."""
+PROBED_TREES = 4
+"""Trees, at most, of which such leaves are fitted: each is cut with the weights that the one before has taught."""
 BLENDS = (1.0, 0.5, 0.0)
 """Widths of the blending at borders that validation rows choose among, in parts of the overlap."""
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from streamkern.data.class_weights import weighted_like
 from streamkern.data.row_order import Assembly
 from streamkern.data.statistics import require_range
 from streamkern.data.targets import Classes, Indicators, encoding_to_json
-from streamkern.defaults import BLENDS, METRIC_ROUNDS, TREES, VARIANCE_ROWS
+from streamkern.defaults import BLENDS, METRIC_ROUNDS, PROBED_TREES, TREES, VARIANCE_ROWS
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import StreamkernError, UnlikeChampionError, UsageError
 from streamkern.evaluation.score import score
@@ -58,8 +58,9 @@ from streamkern.partition.joint_calibration import (
     joint_calibration_bytes,
 )
 from streamkern.partition.leaf_rows import BLOCK_BYTES, RowsOfLeaves
-from streamkern.partition.leaf_tasks import LeafSettings, LeafTraining, probed_leaves
+from streamkern.partition.leaf_tasks import LeafSettings, LeafTraining
 from streamkern.partition.partition_shape import PartitionShape
+from streamkern.partition.probed_weights import Probe
 from streamkern.preprocessing.feature_origins import Features, features_of
 from streamkern.selection.kernel_search import KernelChoice, Search
 from streamkern.solvers.base import Problem, traits_of
@@ -67,6 +68,7 @@ from streamkern.solvers.loop import Outcome
 from streamkern.types import Array, IntArray
 from streamkern.user_code_digest import described
 
+T = TypeVar("T")
 _NUMBERS = re.compile(r"\d[\d.,e+-]*")
 
 
@@ -279,14 +281,14 @@ def _grow(fit: PartitionFit) -> GrownTree:
 
 
 def _grow_tree(fit: PartitionFit) -> GrownTree:
-    recipe, leaf_rows, runner = fit.recipe, fit.rows_of_leaves, fit.runner
+    recipe, leaf_rows, runner, weights = fit.recipe, fit.rows_of_leaves, fit.runner, fit.weights[0]
     assembly, data = leaf_rows.assembly, leaf_rows.assembly.dataset
 
     def keep(name: str, tree: CutTree, compute: Callable[[], GrownTree]) -> GrownTree:
         def key() -> tuple[Any, ...]:
             return (
                 rows_key(data), described(fit.partition), tree.fingerprint, encoding_to_json(assembly.encoding),
-                recipe.seed, recipe.dtype, platform.machine(),
+                recipe.seed, recipe.dtype, None if weights is None else weights.tolist(), platform.machine(),
             )  # fmt: skip
 
         return runner.keep(name, key, lambda: _after_release(compute()))
@@ -294,8 +296,8 @@ def _grow_tree(fit: PartitionFit) -> GrownTree:
     def count(tree: CutTree) -> IntArray:
         return leaf_rows.scatter(tree).counts
 
-    builder = TreeBuilder(fit.partition, assembly, fit.executor, recipe.seed, count if leaf_rows.stored else None)
-    grown = builder.grow(keep)
+    counting = count if leaf_rows.stored else None
+    grown = TreeBuilder(fit.partition, assembly, fit.executor, recipe.seed, counting, weights).grow(keep)
     if leaf_rows.stored:  # known already, unless the last cuts are not those of the sample
         grown = replace(grown, counts=count(grown.tree))
     least, most, trees = int(grown.counts.min()), int(grown.counts.max()), grown.tree.trees
@@ -312,7 +314,7 @@ def _in_trees(trees: int) -> str:
     return f" in {trees} trees, whose outputs are averaged" if trees > 1 else ""
 
 
-def _after_release(found: GrownTree) -> GrownTree:
+def _after_release(found: T) -> T:
     """A stage's value after freed memory is returned to the system, which leaves need."""
     release_free_memory()
     return found
@@ -364,6 +366,65 @@ def _sweep_work(shape: PartitionShape) -> StageWork:
     return StageWork(shape.stored_rows, 1, shape.stored_bytes, scanned=shape.stored_rows)
 
 
+# ------------------------------------------------------------------------------------------------ weights of features
+
+
+def _probes(fit: PartitionFit | PartitionShape) -> bool:
+    """Are weights of features learned in some leaves, before the rows are cut?"""
+    if isinstance(fit, PartitionFit):
+        return fit.choice is not None and _probes(fit.shape)
+    # A row alone may be left out only where rows have no time and no group.
+    alone = fit.recipe.train.roles is None
+    return alone and fit.trees > 1 and fit.probed > 0 and fit.shared_search is not None
+
+
+def _probe_settings(fit: PartitionFit) -> LeafSettings:
+    return replace(fit.settings, encoding=fit.encoding)
+
+
+def _learn_weights(fit: PartitionFit) -> Array:
+    assembly, seed = fit.rows_of_leaves.assembly, fit.recipe.seed
+    # The cuts that a sample finds will do: no row is counted.
+    builder = TreeBuilder(
+        replace(fit.partition, trees=1),
+        assembly,
+        fit.executor,
+        seed,
+        lambda tree: np.zeros(tree.leaves, dtype=np.int64),
+    )
+
+    def grow(weights: Array | None) -> CutTree:
+        builder.weights = weights
+        return builder.grow(lambda name, tree, compute: compute()).tree
+
+    shape = fit.shape
+    probe = Probe(_probe_settings(fit), assembly, grow, fit.executor, shape.at_once, shape.budget)
+    return _after_release(probe.weights())
+
+
+def _weights_key(fit: PartitionFit) -> tuple[Any, ...]:
+    assembly = fit.rows_of_leaves.assembly
+    return (
+        rows_key(assembly.dataset), described(fit.partition), encoding_to_json(assembly.encoding),
+        *_probe_settings(fit).identity,
+    )  # fmt: skip
+
+
+def _take_weights(fit: PartitionFit, weights: Array) -> None:
+    if len(weights):
+        fit.weights[0] = weights
+        fit.runner.choice(f"metric: weights of the features are learned in leaves, {fit.shape.probed} of a tree")
+
+
+def _probe_memory(shape: PartitionShape) -> int:
+    rows = 2 * shape.probed_rows  # while they are joined
+    return max(_levels_memory(shape), shape.sweeping + rows + (shape.at_once * shape.each if shape.here else 0))
+
+
+def _probe_work(shape: PartitionShape) -> StageWork:
+    return _work_of_leaves(shape, PROBED_TREES * (METRIC_ROUNDS + 1) * shape.probed)
+
+
 # -------------------------------------------------------------------------------------------------------- the leaves
 
 
@@ -380,11 +441,14 @@ def _close_rows(fit: PartitionFit, found: list[dict[str, Any]]) -> None:
 
 
 def _leaf_work(shape: PartitionShape) -> StageWork:
-    one = shape.leaf
-    n, parts = shape.leaves * shape.leaf_rows, tuple(works(stages_of_model(one.recipe), one).values())
-    learned = shape.trees > 1 and shape.recipe.train.roles is None and shape.shared_search is not None
-    probed = probed_leaves(shape.leaves // shape.trees) if learned else 0
-    return StageWork(n, 1, n * one.size.d * 4, parts=parts, times=shape.leaves + (METRIC_ROUNDS + 1) * probed)
+    return _work_of_leaves(shape, shape.leaves)
+
+
+def _work_of_leaves(shape: PartitionShape, leaves: int) -> StageWork:
+    one, n = shape.leaf, leaves * shape.leaf_rows
+    return StageWork(
+        n, 1, n * one.size.d * 4, parts=tuple(works(stages_of_model(one.recipe), one).values()), times=leaves
+    )
 
 
 def _join(fit: PartitionFit) -> None:
@@ -461,6 +525,11 @@ LEAF_STAGES: tuple[Stage, ...] = (
     step(_center_rows),
     *CHECKS,
     step(_open_rows),
+    Stage(
+        "weights", _learn_weights, take=_take_weights, key=_weights_key, when=_probes,
+        memory=_probe_memory, work=_probe_work,
+        why=lambda shape: (f"weights of the features are learned in {shape.probed} leaves first",),
+    ),
     Stage(
         "levels", _grow, "grown", _take_tree, parts=True, memory=_levels_memory, work=_levels_work,
         why=lambda shape: (

@@ -146,6 +146,7 @@ class TreeBuilder:
     """The data and settings that a tree is grown from.
 
     ``count`` counts each leaf's rows of a tree that is probably the last one, as they are scattered; None for a sweep.
+    ``weights`` (d,) multiply the features whose variance is taken; None for ones.
     """
 
     partition: Partition
@@ -153,6 +154,7 @@ class TreeBuilder:
     executor: Executor
     seed: int
     count: Callable[[CutTree], IntArray] | None = None
+    weights: Array | None = None
 
     def grow(self, keep: Callable[[str, CutTree, Callable[[], GrownTree]], GrownTree]) -> GrownTree:
         """Return the tree; ``keep`` carries out a level, or has its result: name, tree before, computation."""
@@ -256,7 +258,9 @@ class TreeBuilder:
         here = self.executor.in_process  # where nothing is sent, no row is copied
         # A generator, because the items of all leaves together would be a second copy of the sample.
         items = (
-            (X, w, rows, second) if here else (X[rows], None if w is None else w[rows], None, second)
+            (X, w, rows, second, self.weights)
+            if here
+            else (X[rows], None if w is None else w[rows], None, second, self.weights)
             for rows, second in ((at.get(leaf, none), int(tree.tree_of_leaves[leaf])) for leaf in chosen)
         )
         found = self.executor.imap(principal_axis, items)
@@ -356,8 +360,9 @@ def _merge_rare_values(values: list[tuple[float, int]]) -> list[tuple[float, flo
     return parts
 
 
-SampleOfLeaf = tuple[Array, Array | None, IntArray | None, int]
-"""Encoded rows (m, d) and weights; which of the rows are the leaf's, None for all; and the number of its tree."""
+SampleOfLeaf = tuple[Array, Array | None, IntArray | None, int, Array | None]
+"""Encoded rows (m, d) and weights; which of the rows are the leaf's, None for all; the number of its tree; and weights
+of the features, (d,), None for ones."""
 
 
 def principal_axis(item: SampleOfLeaf) -> SampledAxis | None:
@@ -366,13 +371,14 @@ def principal_axis(item: SampleOfLeaf) -> SampledAxis | None:
     In the second of two trees it is a diagonal between the two axes of the largest variance: borders lie elsewhere.
     Features are in the units of the kernel's distances: those that the metric weighs most have the largest variance.
     """
-    X, w, rows, second = item
+    X, w, rows, second, weights = item
     rows = np.arange(len(X)) if rows is None else rows
     if len(rows) < 2:
         return None
     some = rows[:: -(-len(rows) // VARIANCE_ROWS)]
     mass = np.ones(len(some)) if w is None else np.asarray(w[some], dtype=np.float64)
-    Z = X[some].astype(np.float64)
+    units = np.ones(X.shape[1]) if weights is None else weights
+    Z = X[some] * units
     Z = (Z - np.average(Z, axis=0, weights=mass)) * np.sqrt(mass / mass.mean())[:, None]
     varying = np.flatnonzero(Z.any(axis=0))
     if not len(varying):
@@ -390,7 +396,7 @@ def principal_axis(item: SampleOfLeaf) -> SampledAxis | None:
         widest = np.argsort(-np.square(Z).sum(axis=0), kind="stable")[: len(directions)]
         directions[np.arange(len(directions)), widest] = 1.0
     best, share = None, 0.0
-    for direction in directions:
+    for direction in directions * units:
         direction = direction * np.sign(direction[np.argmax(np.abs(direction))])
         t = host_loops().project(X, direction, rows)
         edges, smaller = quantile_edges(t)

@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,6 +72,40 @@ class LeafIds:
             X, y, w = gather_weighted(executor, self.assembly, self.ids[leaf])
         assert y is not None
         return Leaf(X, y, w)
+
+
+@dataclass(frozen=True, eq=False)
+class RowsOfSomeLeaves:
+    """The rows of a few leaves, in memory; a leaf without rows is not among them."""
+
+    leaves: dict[int, Leaf]
+
+    @classmethod
+    def of(cls, assembly: Assembly, tree: CutTree, some: Sequence[int], executor: Executor) -> RowsOfSomeLeaves:
+        """Sweep once over the rows."""
+        (pieces,) = sweep(executor, ScanWork(routed_scan(assembly), _RoutedRows(tree, frozenset(some))))
+        found: dict[int, list[Leaf]] = {}
+        for leaf, rows in pieces:
+            found.setdefault(leaf, []).append(rows)
+        return cls({leaf: Leaf(*map(_joined, zip(*found[leaf], strict=True))) for leaf in sorted(found)})
+
+    def read(self, leaf: int) -> Leaf:
+        return self.leaves[leaf]
+
+
+def _joined(parts: tuple[Array | None, ...]) -> Any:
+    return None if parts[0] is None else np.concatenate(parts)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, eq=False)
+class _RoutedRows:
+    tree: CutTree
+    some: frozenset[int]
+
+    def __call__(self, block: Block, state: Any) -> Parts:
+        found = ((leaf, at) for leaf, at in self.tree.training(block.X, block.w) if leaf in self.some)
+        values = (block.X, block.y, block.w)
+        return (Stack((leaf, Leaf(*(None if v is None else v[at] for v in values))) for leaf, at in found),)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +228,7 @@ class LeafRuns:
             ) from error
 
 
-LeafRows = LeafIds | LeafRuns
+LeafRows = LeafIds | LeafRuns | RowsOfSomeLeaves
 """Sources of the rows of leaves. Picklable."""
 
 

@@ -22,15 +22,10 @@ from streamkern.data.row_order import Scan
 from streamkern.data.targets import Encoding, as_values, encoding_to_json
 from streamkern.defaults import (
     GRADIENT_ROWS,
-    METRIC_ROUNDS,
     MIN_GRADIENT_ROWS_OF_LEAF,
-    MIN_HELD_OUT_ROWS_OF_LEAF,
     MIN_LEAF_METRIC_ROWS,
-    MIN_PROBED_LEAVES,
-    PROBED_PART,
 )
 from streamkern.errors import NumericalError, StreamkernError
-from streamkern.evaluation.paired_errors import Errors
 from streamkern.execute.base import Executor
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.fitting.fit import fit
@@ -49,7 +44,7 @@ from streamkern.partition.joint_calibration import (
     out_of_sample_of_leaf,
 )
 from streamkern.partition.leaf_rows import LeafFingerprints, LeafRows, RowsOfLeaves
-from streamkern.rng import Draw, generator
+from streamkern.rng import Draw
 from streamkern.selection.kernel_search import with_ridge
 from streamkern.selection.learned_metric import GradientOuter, distance_ratio
 from streamkern.solvers.base import Solver, traits_of
@@ -103,6 +98,16 @@ class LeafSettings:
         rows = 0 if calibrated or not wanted else held_out_rows_of_leaf(whole.task, leaves, encoding.outputs)
         return replace(self, held_out_rows=rows, encoding=encoding)
 
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """All that a leaf depends on besides its rows."""
+        recipe, weights = self.recipe, self.weights
+        return (
+            described(recipe.kernel), described(recipe.centers), described(recipe.metric), recipe.seed, recipe.lanes,
+            AUTO if recipe.solver == AUTO else described(recipe.solver), recipe.dtype, self.held_out_rows, self.ridge,
+            self.gradient_rows, None if weights is None else weights.tolist(), platform.machine(),
+        )  # fmt: skip
+
     def chosen(self, kernel: Kernel, ridge: float, rows: int) -> LeafSettings:
         """Return settings with a kernel and a ridge that were chosen for all leaves, on so many rows."""
         return replace(self, recipe=replace(self.recipe, kernel=kernel), ridge=(ridge, rows))
@@ -146,9 +151,9 @@ class LeafSettings:
         return replace(recipe, train=train, centers=centers, metric=metric)
 
 
-def probed_leaves(leaves: int) -> int:
-    """Return the number of a tree's leaves in which weights are learned before all are fitted; 0 of few leaves."""
-    return leaves // PROBED_PART if leaves >= PROBED_PART * MIN_PROBED_LEAVES else 0
+def gradient_rows(leaves: int) -> int:
+    """Return the rows of each of so many leaves whose gradients are taken."""
+    return max(MIN_GRADIENT_ROWS_OF_LEAF, GRADIENT_ROWS // leaves)
 
 
 class LeafRunner(Runner):
@@ -173,7 +178,8 @@ class LeafRunner(Runner):
 class LeafTraining:
     """The leaves of the trees, carried out; ``at_once`` leaves at a time, as memory allows.
 
-    ``weights`` are those of features in each tree, as far as they are known; with ``learns`` they are learned.
+    ``weights`` are those of features in each tree, as far as they are known; with ``learns`` the first tree teaches
+    those of the second.
     """
 
     settings: LeafSettings
@@ -191,12 +197,11 @@ class LeafTraining:
         began, counts, tree = time.perf_counter(), self.grown.counts, self.grown.tree
         settings, found, kept, rows = self.settings, dict[int, dict[str, Any]](), 0, 0
         for number in range(tree.trees):
-            if self.learns:
-                leaves = [found[leaf] for leaf in sorted(found)]
-                self.weights[number] = settings.learned_weights(leaves) if number else self._first_weights()
+            if self.learns and number:
+                self.weights[number] = settings.learned_weights([found[leaf] for leaf in sorted(found)])
             settings = replace(self.settings, weights=self.weights[number])
             if number == 0 and (self.learns or self.weights[-1] is not None):  # after a warm start, too: its key stays
-                settings = replace(settings, gradient_rows=self._gradient_rows(len(counts) // tree.trees))
+                settings = replace(settings, gradient_rows=gradient_rows(len(counts) // tree.trees))
             key, order = self._key(settings), np.argsort(-counts, kind="stable")
             order = order[tree.tree_of_leaves[order] == number].tolist()
             for leaf in order:
@@ -213,41 +218,6 @@ class LeafTraining:
         if kept:
             self.runner.choice(f"partition: {kept:,} of {len(counts):,} leaves are kept: their rows have not changed")
         return [found[leaf] for leaf in range(len(counts))]
-
-    def _gradient_rows(self, leaves: int) -> int:
-        return max(MIN_GRADIENT_ROWS_OF_LEAF, GRADIENT_ROWS // leaves)
-
-    def _first_weights(self) -> Array | None:
-        """The first tree's weights: those of the round with the least error on rows left out of some of its leaves.
-
-        None if there are few leaves: then the search has seen a large part of the rows.
-        """
-        first = np.flatnonzero(self.grown.tree.tree_of_leaves == 0)
-        drawn = generator("probed leaves", self.settings.recipe.seed).permutation(first)
-        some = sorted(drawn[: probed_leaves(len(first))].tolist())
-        # A row alone may be left out only where rows have no time and no group.
-        if not some or self.leaf_rows.assembly.dataset.roles is not None:
-            return None
-        rows = self._gradient_rows(len(some))
-        settings = replace(self.settings, held_out_rows=MIN_HELD_OUT_ROWS_OF_LEAF, gradient_rows=rows)
-
-        def learn() -> Array:
-            best, error, weights = None, None, None
-            for _ in range(METRIC_ROUNDS + 1):
-                now = replace(settings, weights=weights)
-                found = [each for each in self._fitted(some, now) if each.get("gradient") is not None]
-                if not found:
-                    break
-                reached = Errors(*np.array([[each["left_out_error"], each["mass"]] for each in found]).T)
-                if not np.isfinite(reached.mean) or (error is not None and not reached.beats(error)):
-                    break
-                best, error, weights = weights, reached, now.learned_weights(found)
-            return np.ones(0) if best is None else best
-
-        weights = self.runner.keep(
-            "weights", lambda: (self._common(settings), [self.fingerprints.digests[leaf] for leaf in some]), learn
-        )
-        return weights if len(weights) else None
 
     def _key(self, settings: LeafSettings) -> Callable[[int], tuple[Any, ...]]:
         """A function from a leaf's number to all that the leaf depends on; made on demand, as its digests are."""
@@ -273,19 +243,21 @@ class LeafTraining:
 
     def _common(self, settings: LeafSettings) -> str:
         """Digest of everything that all leaves of a tree depend on besides their rows."""
-        recipe, weights = settings.recipe, settings.weights
-        return digest(
-            self.grown.tree.fingerprint, encoding_to_json(self.leaf_rows.assembly.encoding),
-            described(recipe.kernel), described(recipe.centers), described(recipe.metric), recipe.seed, recipe.lanes,
-            AUTO if recipe.solver == AUTO else described(recipe.solver), recipe.dtype, settings.held_out_rows,
-            settings.ridge, settings.gradient_rows, None if weights is None else weights.tolist(), platform.machine(),
-        )  # fmt: skip
+        encoding = self.leaf_rows.assembly.encoding
+        return digest(self.grown.tree.fingerprint, encoding_to_json(encoding), *settings.identity)
 
     def _fitted(self, pending: Sequence[int], settings: LeafSettings) -> Iterator[dict[str, Any]]:
         shared = (self.rows, settings, self.grown.tree, self.budget)
-        size = len(pending) if self.at_once >= self.executor.slots else self.at_once
-        for first in range(0, len(pending), size):
-            yield from self.executor.imap(fit_leaf, pending[first : first + size], shared)
+        return fitted_leaves(pending, shared, self.executor, self.at_once)
+
+
+def fitted_leaves(
+    pending: Sequence[int], shared: tuple[Any, ...], executor: Executor, at_once: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the results of ``fit_leaf`` in order, with its further arguments; ``at_once`` leaves at a time."""
+    size = len(pending) if at_once >= executor.slots else at_once
+    for first in range(0, len(pending), max(1, size)):
+        yield from executor.imap(fit_leaf, pending[first : first + size], shared)
 
 
 def fit_leaf(leaf: int, rows: LeafRows, settings: LeafSettings, tree: CutTree, budget: int) -> dict[str, Any]:

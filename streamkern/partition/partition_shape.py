@@ -33,6 +33,7 @@ from streamkern.fitting.stages import EVALUATE, stages_of_model
 from streamkern.memory import format_bytes
 from streamkern.partition.joint_calibration import held_out_rows_of_leaf
 from streamkern.partition.leaf_rows import RUN_BYTES
+from streamkern.partition.probed_weights import probed_leaves
 from streamkern.preprocessing.steps import learning_bytes
 from streamkern.selection.kernel_search import Search, needs_kernel_search, search_for
 from streamkern.solvers.direct import Direct
@@ -168,6 +169,16 @@ class PartitionShape(FitShape):
         copies = 2 + 2 * self.trees
         return self.sweeping + self.slots * copies * min(RUN_BYTES, self.dataset.base_rows * self.row)
 
+    @property
+    def probed(self) -> int:
+        """Leaves of a tree in which weights of features are learned before all are fitted."""
+        return probed_leaves(self.leaves // self.trees)
+
+    @property
+    def probed_rows(self) -> int:
+        """Bytes of the rows of these leaves."""
+        return self.probed * self.leaf_rows * self.row
+
     @cached_property
     def in_order(self) -> int:
         """Bytes of the ids of rows in memory, in the order of their leaves."""
@@ -182,7 +193,7 @@ class PartitionShape(FitShape):
     @cached_property
     def worker_parts(self) -> dict[str, int]:
         """Bytes of a worker process, which fits leaves."""
-        return {"scatter": self.in_order or self.runs, "thread": self.each}
+        return {"scatter": max(self.in_order or self.runs, self.probed_rows), "thread": self.each}
 
     @cached_property
     def extra(self) -> int:

@@ -201,7 +201,7 @@ def test_threads_make_a_leaf_ready_once(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_direction_is_that_of_the_largest_variance():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(2000, D)) * [1, 1, 1, 1, 2] @ np.linalg.qr(rng.normal(size=(D, D)))[0] + 7.0
-    found = principal_axis((X, None, None, 0))
+    found = principal_axis((X, None, None, 0, None))
     assert found is not None
     np.testing.assert_allclose(found.t, X @ found.axis.direction)
     assert (
@@ -212,7 +212,7 @@ def test_a_direction_is_that_of_the_largest_variance():
     assert values[-1] > 3 * values[-2]
     times = rng.integers(1, 4, len(X))
     one, repeated = (
-        principal_axis(each) for each in ((X, times, None, 0), (np.repeat(X, times, axis=0), None, None, 0))
+        principal_axis(each) for each in ((X, times, None, 0, None), (np.repeat(X, times, axis=0), None, None, 0, None))
     )
     assert one is not None
     assert repeated is not None
@@ -220,10 +220,10 @@ def test_a_direction_is_that_of_the_largest_variance():
 
 
 def test_rows_that_are_all_alike_have_no_direction():
-    assert principal_axis((np.ones((300, D)), None, None, 0)) is None
+    assert principal_axis((np.ones((300, D)), None, None, 0, None)) is None
     wide = np.ones((300, 1200), dtype=np.float32)  # of so many features the one that varies most
     wide[::2, 700], wide[::3, 30] = 3.0, 2.0
-    found = principal_axis((wide, None, None, 0))
+    found = principal_axis((wide, None, None, 0, None))
     assert found is not None
     assert np.flatnonzero(found.axis.direction).tolist() == [700]
 

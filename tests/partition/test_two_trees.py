@@ -8,13 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import streamkern as sk
 from streamkern.models.cut_tree import CutTree
-from streamkern.partition import leaf_tasks
+from streamkern.partition import probed_weights
 from streamkern.partition.grow_tree import principal_axis
-from streamkern.partition.leaf_tasks import LeafSettings, LeafTraining
+from streamkern.partition.leaf_tasks import LeafSettings
+from streamkern.partition.probed_weights import probed_leaves
 
 N, D = 3_000, 6
 
@@ -56,11 +58,24 @@ def test_a_row_is_in_a_leaf_of_each_tree_and_its_prediction_is_their_mean():
 
 def test_the_second_tree_cuts_in_another_direction():
     X = np.random.default_rng(0).normal(size=(3000, 3)) * [4.0, 3.0, 0.1]
-    first, second = (principal_axis((X, None, None, number)) for number in (0, 1))
+    first, second = (principal_axis((X, None, None, number, None)) for number in (0, 1))
     assert first is not None
     assert second is not None
     np.testing.assert_allclose(np.abs(first.axis.direction), [1, 0, 0], atol=0.1)
     np.testing.assert_allclose(np.abs(second.axis.direction), [0.8, 0.6, 0], atol=0.1)
+
+
+def test_cuts_are_those_of_rows_multiplied_by_weights():
+    X, weights = np.random.default_rng(0).normal(size=(3000, 3)) * [4.0, 3.0, 0.1], np.array([0.1, 2.0, 1.0])
+    for number in (0, 1):
+        found, scaled = (
+            principal_axis((X, None, None, number, weights)),
+            principal_axis((X * weights, None, None, number, None)),
+        )
+        assert found is not None
+        assert scaled is not None
+        np.testing.assert_allclose(found.axis.direction, scaled.axis.direction * weights)
+        np.testing.assert_allclose(found.t, scaled.t, atol=1e-5)
 
 
 def test_the_model_is_the_mean_of_both_trees_in_numpy(tmp_path: Path):
@@ -122,41 +137,60 @@ def test_learned_weights_keep_the_mean_distance_and_follow_the_gradients():
     assert settings.learned_weights([{"mass": 1.0, "constant": 1}]) is None
 
 
-@pytest.mark.parametrize(("errors", "kept"), [((1.0, 0.9, 0.8, 0.7), 3), ((1.0, 0.9, 0.95), 1), ((1.0, 1.0), None)])
-def test_weights_are_learned_in_some_leaves_while_their_error_falls(
-    errors: tuple[float, ...], kept: int | None, monkeypatch: pytest.MonkeyPatch
+# Errors of the leaves of each tree, round by round.
+FALLS = ((1.0, 0.9, 0.8, 0.7), (0.7, 0.6, 0.65), (0.6, 0.6))
+
+
+@pytest.mark.parametrize("errors", [FALLS, ((1.0, 1.0),), ((1.0, 0.9, 0.95), (0.9, 0.9))])
+def test_weights_are_learned_in_some_leaves_of_trees_while_their_error_falls(
+    errors: tuple[tuple[float, ...], ...], monkeypatch: pytest.MonkeyPatch
 ):
-    tree = SimpleNamespace(tree_of_leaves=np.repeat([0, 1], 64), fingerprint="")
     settings = LeafSettings.of(sk.Pipeline(sk.from_arrays(*table(50)), task="regression", dtype="float32"))
     settings = replace(settings, recipe=replace(settings.recipe, kernel=sk.Laplace(1.0)))
-    runner = SimpleNamespace(keep=lambda name, key, compute: compute())
-    source = SimpleNamespace(assembly=SimpleNamespace(dataset=SimpleNamespace(roles=None)))
-    training = LeafTraining(settings, 0, source, SimpleNamespace(tree=tree), None, runner, 1, [None, None], True)
-    rounds, given = iter(errors), []
+    rounds, grown, given = (error for tree in errors for error in tree), [], []
 
-    def fitted(some: list[int], now: LeafSettings) -> Any:
-        assert len(set(some) & set(range(64))) == 4
-        given.append(now.weights)
+    def grow(weights: Any) -> Any:
+        grown.append(weights)
+        return SimpleNamespace(leaves=64)
+
+    def fitted(some: list[int], shared: tuple[Any, ...], *_: Any) -> Any:
+        assert len(some) == 4
+        given.append(shared[1].weights)
         error, facts = next(rounds), {"mass": 1.0, "gradient": np.arange(1.0, D + 1), "variance": np.ones(D)}
         return [facts | {"left_out_error": error * (1 + leaf / 1000)} for leaf in some]
 
-    monkeypatch.setattr(LeafTraining, "_fitted", lambda self, some, now: fitted(some, now))
-    found = training._first_weights()
-    assert len(given) == len(errors)
-    assert given[0] is None
-    if kept is None:
-        assert found is None
+    def rows(assembly: Any, tree: Any, some: list[int], executor: Any) -> Any:
+        return SimpleNamespace(leaves=dict.fromkeys(some))
+
+    monkeypatch.setattr(probed_weights, "fitted_leaves", fitted)
+    monkeypatch.setattr(probed_weights.RowsOfSomeLeaves, "of", rows)
+    found = probed_weights.Probe(settings, None, grow, None, 1, 0).weights()
+    assert len(given) == sum(map(len, errors))
+    best, first = None, 0
+    for number, tree in enumerate(errors):
+        assert grown[number] is best  # the rows are cut with the weights of the tree before
+        best = given[first + int(np.argmin(tree))]
+        first += len(tree)
+    assert len(grown) == len(errors)
+    if best is None:
+        assert not len(found)
     else:
-        np.testing.assert_array_equal(found, given[kept])
-    source.assembly.dataset.roles = "a time of each row"
-    assert training._first_weights() is None
-    source.assembly.dataset.roles = None
-    monkeypatch.setattr(leaf_tasks, "MIN_PROBED_LEAVES", 5)
-    assert training._first_weights() is None
+        np.testing.assert_array_equal(found, best)
+
+
+def test_few_leaves_and_rows_with_a_time_teach_no_weights_first():
+    assert [probed_leaves(leaves) for leaves in (1, 63, 64, 128, 512, 4096)] == [0, 0, 4, 8, 12, 12]
+    X, y = table(4_000)
+    frame = pd.DataFrame(X, columns=list("abcdef")).assign(y=y, time=np.arange(len(X)))
+    how: dict[str, Any] = {"task": "regression", "partition": sk.Partition(rows=100)}
+    plain = sk.plan(sk.Pipeline(sk.from_arrays(X, y), **how))
+    timed = sk.plan(sk.Pipeline(sk.open_dataset(frame, target="y", time="time"), **how))
+    assert "weights" in {stage.name for stage in plain.stages}
+    assert "weights" not in {stage.name for stage in timed.stages}
 
 
 def test_an_interrupted_run_learns_the_same_weights_in_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(leaf_tasks, "PROBED_PART", 2)
+    monkeypatch.setattr(probed_weights, "PROBED_PART", 2)
     X, y = table(4_000)
     pipeline = sk.Pipeline(sk.from_arrays(X, y), task="regression", partition=sk.Partition(rows=400))
     whole = sk.run(pipeline, tmp_path / "whole", threads=2)
