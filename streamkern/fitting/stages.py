@@ -412,6 +412,14 @@ def _train(fit: Fit) -> tuple[Outcome, dict[str, Any]]:
     )  # fmt: skip
     if outcome.failure is not None and runner.checkpoints is not None:
         runner.checkpoints.clear()  # a resumed run would fail at the same step
+    require_success(outcome)
+    for message in last.report.get("warnings", ()):
+        runner.warn(message)
+    return outcome, last.report
+
+
+def require_success(outcome: Outcome) -> None:
+    """Raise NumericalError if an outcome is a failure."""
     if outcome.failure is not None:
         raise NumericalError(
             outcome.failure.message,
@@ -419,9 +427,6 @@ def _train(fit: Fit) -> tuple[Outcome, dict[str, Any]]:
             expected="an iteration that stays finite and approaches the solution",
             remedy=outcome.failure.remedy,
         )
-    for message in last.report.get("warnings", ()):
-        runner.warn(message)
-    return outcome, last.report
 
 
 def _take_training(fit: Fit, found: tuple[Outcome, dict[str, Any]]) -> None:
