@@ -44,7 +44,7 @@ from streamkern.fitting.stages import (
     search_work,
     stages_of_model,
 )
-from streamkern.kernels import Kernel, Laplace, kernel_from_json
+from streamkern.kernels import Kernel, Laplace, is_open, kernel_from_json
 from streamkern.memory import release_free_memory
 from streamkern.models.cut_tree import CutTree, Partition
 from streamkern.models.kernel_machine import KernelMachine, from_artifact
@@ -157,7 +157,7 @@ def require_partition(recipe: Recipe) -> None:
         (getattr(recipe.solver, "patience", None) is not None, "a solver with a patience",
          "leave patience out: validation rows choose how wide leaves blend"),
         (recipe.diagnose, "diagnose=True", "leave diagnose out"),
-        (recipe.metric is not None and recipe.train.roles is not None,
+        (recipe.metric is not None and not is_open(recipe.kernel) and recipe.train.roles is not None,
          "a metric, with rows whose time or group a leaf does not know", "leave the metric out"),
         (_users_function(recipe.kernel), "a kernel that is a user's function", "use a kernel of this library"),
     ):  # fmt: skip

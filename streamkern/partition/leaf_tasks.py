@@ -104,8 +104,8 @@ class LeafSettings:
         return replace(self, held_out_rows=rows, encoding=encoding)
 
     def chosen(self, kernel: Kernel, ridge: float, rows: int) -> LeafSettings:
-        """Return settings with a kernel and a ridge that were chosen for all leaves, on so many rows."""
-        return replace(self, recipe=replace(self.recipe, kernel=kernel), ridge=(ridge, rows))
+        """Return settings with a kernel and a ridge that were chosen for all leaves, with their metric, on rows."""
+        return replace(self, recipe=replace(self.recipe, kernel=kernel, metric=None), ridge=(ridge, rows))
 
     def learned_weights(self, leaves: Sequence[dict[str, Any]]) -> Array | None:
         """Return these weights times M^½, for the mean squared gradients M (d,) of leaves that were fitted with them.

@@ -277,7 +277,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if "metric" not in self.model_.metadata:
             raise AttributeError(
-                "feature_importances_ needs a metric: fit with metric=sk.AGOP(), or without a kernel if the fit is "
+                "feature_importances_ needs a metric: fit with metric=sk.AGOP(), or without a bandwidth if the fit is "
                 "long enough for a search"
             )
         return np.array(self.model_.metadata["metric"]["by_column"])
