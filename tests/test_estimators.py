@@ -226,9 +226,9 @@ def test_a_grid_of_bandwidths_is_searched() -> None:
         model.set_params(width=1.0)
 
 
-def test_a_kernel_by_its_name_has_the_median_distance() -> None:
+def test_classes_have_the_same_kernel_by_the_name_laplace_as_by_default() -> None:
     X, y = small()
-    named, meant = (sk.KernelClassifier(kernel).fit(X, y) for kernel in ("Laplace", sk.Laplace("median")))
+    named, meant = (sk.KernelClassifier(kernel).fit(X, y) for kernel in ("Laplace", None))
     assert named.model_.weights_sha256 == meant.model_.weights_sha256
 
 
