@@ -246,7 +246,9 @@ def _look_at_rows(fit: PartitionFit) -> None:
         known = champion.metadata["partition"].get("weights", fit.weights)
         fit.weights = [None if each is None else np.array(each) for each in known]
     if choice is not None:
-        fit.settings = fit.settings.chosen(choice.kernel, choice.ridge, choice.rows)
+        searched = fit.search is not None and fit.search.kinds
+        metric = None if searched else fit.recipe.metric
+        fit.settings = fit.settings.chosen(choice.kernel, choice.ridge, choice.rows, metric)
         fit.data = choice.metric.applied(fit.data)
         if choice.metric.kind != "full":
             fit.settings = replace(fit.settings, blocks=tuple(map(tuple, features_of(fit.data).categories)))
