@@ -104,7 +104,7 @@ class LeafSettings:
         return replace(self, held_out_rows=rows, encoding=encoding)
 
     def chosen(self, kernel: Kernel, ridge: float, rows: int, metric: AGOP | None = None) -> LeafSettings:
-        """Return settings with a kernel and a ridge chosen for all leaves, on so many rows; each learns a ``metric``."""
+        """Return settings with a kernel and a ridge chosen for all, on so many rows; each leaf learns a ``metric``."""
         return replace(self, recipe=replace(self.recipe, kernel=kernel, metric=metric), ridge=(ridge, rows))
 
     def learned_weights(self, leaves: Sequence[dict[str, Any]]) -> Array | None:
