@@ -277,7 +277,7 @@ def of_models(root: Path) -> Readers:
     leaves = sk.KernelClassifier(centers=10, solver=sk.Direct(), partition=sk.Partition(leaves=4), memory="4GiB")
     leaves.fit(X, y).save(root / "leaves")
     sk.KernelRegressor(centers=20, solver=kept, memory="4GiB").fit(X, X[:, 1]).save(root / "sums")
-    labels = sk.KernelClassifier("laplace", centers=20, solver=sk.Direct(), memory="4GiB")
+    labels = sk.KernelClassifier(sk.Laplace("median"), centers=20, solver=sk.Direct(), memory="4GiB")
     labels.fit(X, (X > 0).astype(int)).save(root / "labels")
 
     table = np.column_stack([X[:, :2], np.arange(200) % 4])
@@ -298,7 +298,7 @@ def of_models(root: Path) -> Readers:
         "flag": X[:, 1] > 0,
     }
     encode = (sk.TargetEncode(["town"]), sk.Dates(), sk.Impute(indicator=True), sk.Quantile(["x"]))
-    softmax = sk.KernelClassifier("laplace", centers=20, solver=sk.Logistic(epochs=3), preprocess=encode)
+    softmax = sk.KernelClassifier(sk.Laplace("median"), centers=20, solver=sk.Logistic(epochs=3), preprocess=encode)
     softmax.set_params(memory="4GiB").fit(mixed, np.arange(200) % 3).save(root / "table")
 
     sk.write_zarr(str(root / "rows.zarr"), X[:40].astype(np.float32), X[:40, 1])

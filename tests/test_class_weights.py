@@ -26,7 +26,7 @@ def _rare(n=1200, share=0.06, seed=0, labels=("no", "yes")):
 
 
 def _model(solver, **given):
-    return sk.KernelClassifier("gaussian", centers=80, solver=solver, threads=1, **given)
+    return sk.KernelClassifier(sk.Gaussian("median"), centers=80, solver=solver, threads=1, **given)
 
 
 @pytest.mark.slow
@@ -156,8 +156,8 @@ def test_runs_keep_them_and_workers_have_the_same_bits(tmp_path):
 def test_leaves_of_a_partition_and_tune_weigh_too():
     X, y = _rare(1200, 0.1)
     given = {"centers": 40, "solver": sk.Direct(ridge=1e-3), "partition": sk.Partition(leaves=3), "threads": 1}
-    found = sk.KernelClassifier("gaussian", class_weight="balanced", **given).fit(X, y)
-    expected = sk.KernelClassifier("gaussian", **given).fit(X, y, compute_sample_weight("balanced", y))
+    found = sk.KernelClassifier(sk.Gaussian("median"), class_weight="balanced", **given).fit(X, y)
+    expected = sk.KernelClassifier(sk.Gaussian("median"), **given).fit(X, y, compute_sample_weight("balanced", y))
     np.testing.assert_allclose(found.model_.decision_function(X), expected.model_.decision_function(X), atol=1e-4)
     assert found.model_.metadata["class_weight"]["yes"] > 3
 

@@ -164,10 +164,10 @@ def test_every_way_of_giving_rows_gives_the_same_model(digits: tuple[Array, ...]
 def test_validation_stops_early(diabetes: tuple[Array, ...]) -> None:
     X, X_test, y, y_test = diabetes
     solver = sk.EigenPro(epochs=20, patience=3)
-    held = sk.KernelRegressor("laplace", solver=solver, validation=0.25).fit(X, y)
+    held = sk.KernelRegressor(sk.Laplace("median"), solver=solver, validation=0.25).fit(X, y)
     assert held.result_.outcome.passes < 20
-    assert held.score(X_test, y_test) > sk.KernelRegressor("laplace").fit(X, y).score(X_test, y_test)
-    given = sk.KernelRegressor("laplace", solver=solver, validation=sk.from_arrays(X_test, y_test)).fit(X, y)
+    assert held.score(X_test, y_test) > sk.KernelRegressor(sk.Laplace("median")).fit(X, y).score(X_test, y_test)
+    given = sk.KernelRegressor(sk.Laplace("median"), solver=solver, validation=sk.from_arrays(X_test, y_test)).fit(X, y)
     assert given.score(X_test, y_test) > held.score(X_test, y_test) - 0.05
     with pytest.raises(sk.UsageError, match="patience"):
         sk.KernelRegressor(solver=sk.EigenPro(patience=1)).fit(X, y)
@@ -226,9 +226,9 @@ def test_a_grid_of_bandwidths_is_searched() -> None:
         model.set_params(width=1.0)
 
 
-def test_a_kernel_by_its_name_has_the_median_distance() -> None:
+def test_classes_have_the_same_kernel_by_the_name_laplace_as_by_default() -> None:
     X, y = small()
-    named, meant = (sk.KernelClassifier(kernel).fit(X, y) for kernel in ("Laplace", sk.Laplace("median")))
+    named, meant = (sk.KernelClassifier(kernel).fit(X, y) for kernel in ("Laplace", None))
     assert named.model_.weights_sha256 == meant.model_.weights_sha256
 
 
@@ -344,7 +344,7 @@ def test_every_parameter_of_an_estimator_is_described_once_and_whole() -> None:
 def test_parameters_of_a_solver_are_searched_by_their_names() -> None:
     X, y = small()
     search = GridSearchCV(
-        sk.KernelClassifier("laplace", 20, solver=sk.Direct()), {"solver__ridge": [1e-6, 1e-2]}, cv=2,
+        sk.KernelClassifier(sk.Laplace("median"), 20, solver=sk.Direct()), {"solver__ridge": [1e-6, 1e-2]}, cv=2,
         error_score="raise",
     ).fit(X, y)  # fmt: skip
     assert search.best_estimator_.solver.ridge in (1e-6, 1e-2)
@@ -358,7 +358,7 @@ def test_parameters_of_a_solver_are_searched_by_their_names() -> None:
 def test_a_warning_points_at_the_line_of_the_caller(search: bool) -> None:
     X, y = small()
     X = X * np.array([1e3, *[1e-3] * (X.shape[1] - 1)], dtype=X.dtype)
-    model = sk.KernelClassifier("laplace", 10**6, solver=sk.Direct(), preprocess=None)
+    model = sk.KernelClassifier(sk.Laplace("median"), 10**6, solver=sk.Direct(), preprocess=None)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         GridSearchCV(model, {"lanes": [4]}, cv=2).fit(X, y) if search else model.fit(X, y)

@@ -85,7 +85,8 @@ def test_no_split_of_a_fit_separates_a_group_or_uses_the_future(kind, named, see
         data = sk.from_arrays(X, y, columns=["a", "b", "code"], **roles)
     given = {
         "leaves": {"partition": sk.Partition(rows=500)}, "metric": {"metric": sk.AGOP(rounds=1), "centers": 100},
-        "steps": {"solver": sk.EigenPro(epochs=2, patience=1), "validation": 0.2, "kernel": "laplace", "centers": 200,
+        "steps": {"solver": sk.EigenPro(epochs=2, patience=1), "validation": 0.2, "kernel": sk.Laplace("median"),
+                  "centers": 200,
                   "preprocess": (sk.TargetEncode(("code",)),)},
     }.get(kind, {})  # fmt: skip
     task = "classification" if kind == "classes" else "regression"
@@ -273,7 +274,7 @@ def test_a_default_fit_ends_however_few_the_groups_and_times_are(group, time, cl
 def test_a_threshold_that_no_rows_can_choose_is_said():
     X, y = table(2400, 40)
     with pytest.warns(UserWarning, match="every group is too large.*threshold keeps its default"):
-        sk.KernelClassifier("laplace", threshold="f1").fit(X[["a", "b"]], y > 0, groups=np.arange(2400) % 2)
+        sk.KernelClassifier(sk.Laplace("median"), threshold="f1").fit(X[["a", "b"]], y > 0, groups=np.arange(2400) % 2)
 
 
 def test_a_gate_of_few_groups_is_that_of_the_rows():

@@ -26,7 +26,7 @@ def _inside(found, y):
 def fitted():
     X, y = _noisy()
     # A metric that is learned for the mean drops the feature that only the noise depends on.
-    model = sk.KernelRegressor("laplace", centers=150, solver=sk.Direct(ridge=1e-4), threads=1)
+    model = sk.KernelRegressor(sk.Laplace("median"), centers=150, solver=sk.Direct(ridge=1e-4), threads=1)
     return model.fit(X[:3000], y[:3000])
 
 
@@ -56,7 +56,7 @@ def test_few_rows_and_a_wrong_model_cover_too():
     for seed in range(8):
         order = np.random.default_rng(seed).permutation(len(y))
         train, test = order[:300], order[300:]
-        model = sk.KernelRegressor("gaussian", centers=30, solver=sk.Direct(ridge=10.0), threads=1)
+        model = sk.KernelRegressor(sk.Gaussian("median"), centers=30, solver=sk.Direct(ridge=10.0), threads=1)
         found = model.fit(X[train], y[train]).predict_interval(X[test])
         shares.append(_inside(found, y[test]).mean())
     assert np.mean(shares) == pytest.approx(0.9, abs=0.03)

@@ -31,7 +31,7 @@ def _rows(n=900, seed=0):
 
 def _model(**given):
     given = {"solver": sk.Direct(ridge=1e-3), "centers": 120, **given}
-    return sk.KernelClassifier("gaussian", threads=1, preprocess=None, **given)
+    return sk.KernelClassifier(sk.Gaussian("median"), threads=1, preprocess=None, **given)
 
 
 def _reference(Y, T, F, P, w=None):
@@ -178,15 +178,15 @@ def test_leaves_have_the_outputs_of_each_label_by_itself():
     # Cuts do not look at targets: the leaves are the same for all labels together and for each alone.
     given = {"partition": sk.Partition(leaves=3), "centers": 60}
     kernel = {"solver": sk.Direct(ridge=1e-3), "threads": 1, "preprocess": None}
-    several = sk.KernelClassifier("gaussian", **given, **kernel).fit(X, Y)
+    several = sk.KernelClassifier(sk.Gaussian("median"), **given, **kernel).fit(X, Y)
     for j in range(3):
-        one = sk.KernelClassifier("gaussian", **given, **kernel).fit(X, Y[:, j])
+        one = sk.KernelClassifier(sk.Gaussian("median"), **given, **kernel).fit(X, Y[:, j])
         np.testing.assert_allclose(
             several.decision_function(X)[:, j] + 0.5, one.model_.decision_function(X)[:, 1], atol=1e-4
         )
     # Labels that are the same on one side: leaves of constant outputs.
     Y[X[:, 0] > np.median(X[:, 0])] = [1, 0, 1]
-    P = sk.KernelClassifier("gaussian", **given, **kernel).fit(X, Y).predict_proba(X)
+    P = sk.KernelClassifier(sk.Gaussian("median"), **given, **kernel).fit(X, Y).predict_proba(X)
     assert metrics.roc_auc_score(Y, P) > 0.8
 
 

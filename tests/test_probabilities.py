@@ -195,7 +195,7 @@ def test_sets_hold_each_class_as_often_as_they_say(tmp_path):
     rng = np.random.default_rng(0)
     y = rng.choice(3, 6000, p=[0.8, 0.15, 0.05])
     X = rng.standard_normal((6000, 3)) + 1.2 * np.eye(3)[y]
-    model = sk.KernelClassifier("gaussian", centers=100, threads=1).fit(X[:3000], y[:3000])
+    model = sk.KernelClassifier(sk.Gaussian("median"), centers=100, threads=1).fit(X[:3000], y[:3000])
     for coverage in (0.7, 0.9):
         found = model.prediction_set(X[3000:], coverage)
         assert found.shape == (3000, 3)
@@ -204,7 +204,7 @@ def test_sets_hold_each_class_as_often_as_they_say(tmp_path):
             assert inside[y[3000:] == label].mean() == pytest.approx(coverage, abs=0.06)
     loaded = sk.load_model(model.save(tmp_path / "model.zarr"))
     np.testing.assert_array_equal(loaded.prediction_set(X[3000:], 0.9), found)
-    few = sk.KernelClassifier("gaussian", centers=20, threads=1).fit(X[:60], y[:60])
+    few = sk.KernelClassifier(sk.Gaussian("median"), centers=20, threads=1).fit(X[:60], y[:60])
     assert few.prediction_set(X[:50], 0.99)[:, 2].all()
     with pytest.raises(sk.UsageError, match="coverage"):
         model.prediction_set(X, 1.5)
@@ -227,11 +227,11 @@ def test_rows_are_held_out_for_probabilities_where_no_direct_solver_leaves_rows_
     X = rng.normal(size=(3000, 3))
     share = 1 / (1 + np.exp(-4 * X[:, 0]))
     y = np.where(rng.random(3000) < share, "yes", "no")
-    model = sk.KernelClassifier("laplace", 900).fit(X, y)
+    model = sk.KernelClassifier(sk.Laplace("median"), 900).fit(X, y)
     assert model.result_.report["projection"]  # no direct solver
     held = int(model.result_.report["held_out"].split()[0])
     assert 100 < held < 200
-    few = sk.KernelClassifier("laplace", 900).fit(X[1:], y[1:])
+    few = sk.KernelClassifier(sk.Laplace("median"), 900).fit(X[1:], y[1:])
     assert "held_out" not in few.result_.report
     assert not hasattr(few, "predict_proba")
     assert 0 < log_loss(y, model.predict_proba(X)) < 0.6
@@ -240,7 +240,7 @@ def test_rows_are_held_out_for_probabilities_where_no_direct_solver_leaves_rows_
 def test_a_solver_that_was_given_keeps_all_rows(monkeypatch):
     monkeypatch.setattr(answers, "MIN_ROWS_TO_CALIBRATE", 100)
     X = np.random.default_rng(0).normal(size=(300, 3))
-    model = sk.KernelClassifier("laplace", 30, sk.EigenPro(epochs=1)).fit(X, X[:, 0] > 0)
+    model = sk.KernelClassifier(sk.Laplace("median"), 30, sk.EigenPro(epochs=1)).fit(X, X[:, 0] > 0)
     assert "held_out" not in model.result_.report
 
 

@@ -29,6 +29,7 @@ ARGUMENTS: list[dict[str, Any]] = [
     {"kernel": sk.Matern(2.0, 1.5), "centers": 40, "dtype": "float64"},
     {"kernel": sk.Laplace(2.0), "centers": 20, "partition": sk.Partition(leaves=3)},
     {"metric": sk.AGOP(), "centers": 40},
+    {"kernel": sk.Laplace("median"), "metric": sk.AGOP(), "centers": 40},
     {"scaling": "standard", "kernel": "gaussian"},
     {"scaling": None, "centers": 40},
 ]

@@ -46,7 +46,12 @@ def test_every_door_decides_by_it(given, tmp_path):
     X_test, y_test = _rare(1500, 1)
     named = np.array(["no", "yes"])
     model = sk.KernelClassifier(
-        "gaussian", centers=60, solver=sk.Direct(ridge=1e-3), threshold="balanced_accuracy", threads=1, **given
+        sk.Gaussian("median"),
+        centers=60,
+        solver=sk.Direct(ridge=1e-3),
+        threshold="balanced_accuracy",
+        threads=1,
+        **given,
     ).fit(X, named[y])
     found = model.result_.report["threshold"]
     expected = named[(model.decision_function(X_test) > found["value"]).astype(int)]
@@ -107,14 +112,14 @@ def test_what_it_cannot_do_is_said():
         ({"threshold": "f1", "solver": sk.EigenPro(epochs=1)}, "without held-out rows"),
     ):
         with pytest.raises(sk.UsageError) as error:
-            sk.KernelClassifier("gaussian", centers=20, threads=1, **given).fit(X, y)
+            sk.KernelClassifier(sk.Gaussian("median"), centers=20, threads=1, **given).fit(X, y)
         assert text in str(error.value)
     with pytest.raises(sk.UsageError, match="3 classes"):
-        sk.KernelClassifier("gaussian", centers=20, threads=1, threshold="f1").fit(X, np.arange(400) % 3)
+        sk.KernelClassifier(sk.Gaussian("median"), centers=20, threads=1, threshold="f1").fit(X, np.arange(400) % 3)
     with pytest.raises(sk.UsageError, match="no classes"):
         sk.run(sk.Pipeline(sk.from_arrays(X, X[:, 0]), solver=sk.Direct(), task="regression", threshold="f1"))
     held = sk.from_arrays(X[:20], np.zeros(20, dtype=int))
-    model = sk.KernelClassifier("gaussian", centers=20, threads=1, threshold="f1", validation=held)
+    model = sk.KernelClassifier(sk.Gaussian("median"), centers=20, threads=1, threshold="f1", validation=held)
     with (
         pytest.warns(UserWarning, match="keeps its default"),
         pytest.warns(UserWarning, match="are not among the 20"),

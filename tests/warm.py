@@ -11,4 +11,6 @@ from tests.starter import TIMED
 calibrate.MEASUREMENT_SECONDS = TIMED
 
 _X = np.arange(80.0, dtype=np.float32).reshape(40, 2)
-sk.KernelClassifier("laplace", centers=5, solver=sk.EigenPro(), threads=1).fit(_X, np.arange(40) % 2).predict(_X)
+sk.KernelClassifier(sk.Laplace("median"), centers=5, solver=sk.EigenPro(), threads=1).fit(
+    _X, np.arange(40) % 2
+).predict(_X)

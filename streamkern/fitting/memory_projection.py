@@ -15,6 +15,7 @@ from streamkern.defaults import ASSUMED_OUTPUTS
 from streamkern.errors import UsageError
 from streamkern.fitting.calibrate import out_of_sample_source
 from streamkern.fitting.recipe import Recipe
+from streamkern.kernels import is_open
 from streamkern.preprocessing.automatic_steps import automatic
 from streamkern.preprocessing.category_steps import TargetEncode
 from streamkern.preprocessing.steps import AUTOMATIC, STANDARD, Standardise, Step, learning_bytes, with_expected_width
@@ -34,7 +35,7 @@ def preprocessing_steps(recipe: Recipe) -> tuple[Step, ...]:
     chosen = recipe.preprocess
     if isinstance(chosen, str):
         features = recipe.features is None and (recipe.centers is None or not isinstance(recipe.centers, Given))
-        adaptive = features and (recipe.kernel is None or bool(median_bandwidth.median_norms(recipe)))
+        adaptive = features and (is_open(recipe.kernel) or bool(median_bandwidth.median_norms(recipe)))
         never = recipe.scaling != AUTOMATIC
         kept = traits_of(recipe.solver).keeps_sums  # a row that is forgotten leaves no trace
         chosen = automatic(recipe.train, recipe.task, adaptive, never, means=not kept)
@@ -48,10 +49,12 @@ def planned_rows(recipe: Recipe) -> Dataset:
 
 
 def with_search(shape: FitShape) -> FitShape:
-    """The shape with the trials for a recipe without a kernel; without where ``default_kernel`` is taken."""
+    """The shape with the trials for a recipe whose kernel is open; without where ``default_kernel`` is taken."""
     recipe: Recipe = shape.recipe
     rows, columns = recipe.train.base_rows, recipe.train.source.n_features
-    search = search_for(shape.cost_estimate, rows, columns, shape.budget, recipe.seed % (1 << 31))
+    search = search_for(
+        shape.cost_estimate, rows, columns, shape.budget, recipe.seed % (1 << 31), None, recipe.kernel, recipe.metric
+    )
     apart = recipe.train.roles is not None
     return shape if search is None else replace(shape, search=replace(search, apart=apart))
 

@@ -124,7 +124,7 @@ def _look_at_rows(fit: Fit) -> None:
 
 
 def _sample_problem(fit: Fit) -> Problem:
-    kernel = fit.recipe.kernel or default_kernel(fit.known, fit.data)
+    kernel = default_kernel(fit.known, fit.data, fit.recipe.kernel)
     nothing = CenterSet(np.empty((0, fit.data.n_features), dtype=fit.dtype), None)
     rows = subtract_offsets(fit.data, fit.known, kernel.translation_invariant, fit.dtype)
     recipe, engine = fit.recipe, engine_on(fit.device)
@@ -148,7 +148,7 @@ def _take_kernel(fit: Fit, chosen: KernelChoice) -> None:
     assert fit.search is not None
     fit.runner.choice(chosen.reason(), kernel=chosen.described)
     solver = chosen.solver(fit.recipe.solver, fit.recipe.train.base_rows)
-    fit.recipe = replace(fit.recipe, kernel=chosen.kernel, solver=solver, metric=fit.search.agop)
+    fit.recipe = replace(fit.recipe, kernel=chosen.kernel, solver=solver, metric=fit.recipe.metric or fit.search.agop)
     _apply(fit, chosen.metric)
 
 
@@ -172,9 +172,9 @@ def _apply(fit: Fit, metric: Metric) -> None:
 
 
 def _learns_metric(fit: Fit | FitShape) -> bool:
-    if isinstance(fit, FitShape):
-        return fit.search is not None and not isinstance(fit.search, Search)
-    return fit.recipe.metric is not None and fit.choice is None
+    if isinstance(fit.search, Search):  # one of few rows has not learned the metric that is asked for
+        return fit.search.metric is not None and not fit.search.kinds
+    return (fit.search if isinstance(fit, FitShape) else fit.recipe.metric) is not None
 
 
 def search_work(shape: FitShape, search: Any, size: ProblemSize) -> StageWork:
@@ -193,7 +193,7 @@ def _metric_reason(shape: FitShape) -> tuple[str, ...]:
 KERNEL = Stage(
     "kernel", _choose_kernel, "choice", _take_kernel,
     why=lambda shape: (shape.search.text(),),
-    key=lambda fit: _sample_key(fit, asdict(fit.search)),
+    key=lambda fit: _sample_key(fit, asdict(fit.search), described(_sample_problem(fit).kernel)),
     when=lambda fit: isinstance(fit.search, Search),
     memory=lambda shape: shape.searching,
     work=lambda shape: search_work(shape, shape.search, shape.size),
@@ -205,7 +205,7 @@ METRIC = Stage(
     key=lambda fit: _sample_key(fit, described(fit.recipe.metric), described(_sample_problem(fit).kernel)),
     when=_learns_metric,
     memory=lambda shape: shape.searching,
-    work=lambda shape: search_work(shape, shape.search, shape.size),
+    work=lambda shape: search_work(shape, shape.recipe.metric, shape.size),
 )  # fmt: skip
 
 
@@ -305,7 +305,7 @@ def _settle_kernel(fit: Fit) -> None:
         fit.validation = weighted_like(recipe.validation._prepared_like(fit.data)._final(), fit.data)
     if fit.distances:
         fit.recipe = recipe = median_bandwidth.with_median_distances(recipe, fit.distances)
-    fit.kernel = recipe.kernel or default_kernel(fit.known, fit.data)
+    fit.kernel = default_kernel(fit.known, fit.data, recipe.kernel)
 
 
 # --------------------------------------------------------------------------------------- centers, eigensystem, training

@@ -14,7 +14,7 @@ from streamkern.kernels.feature_maps import (
     ReLUFeatures,
     feature_map_from_json,
 )
-from streamkern.kernels.named_kernels import RADIAL_KERNELS, kernel_from_json, named_kernel
+from streamkern.kernels.named_kernels import RADIAL_KERNELS, is_open, kernel_from_json, named_kernel
 from streamkern.kernels.radial import Cauchy, ExponentialPower, Gaussian, Laplace, Matern, RadialProfile
 from streamkern.kernels.stored_centers import StoredCenters, StreamedExpansion, mean_row
 
@@ -46,6 +46,7 @@ __all__ = [
     "StreamedExpansion",
     "Sum",
     "feature_map_from_json",
+    "is_open",
     "kernel_from_json",
     "mean_row",
     "named_kernel",

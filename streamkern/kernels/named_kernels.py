@@ -9,7 +9,16 @@ from typing import Any
 from streamkern.errors import ModelFormatError, UsageError, quoted
 from streamkern.kernels.base import Kernel, Product, Scaled, Sum
 from streamkern.kernels.dot_product import NTK, ArcCosine, DotProfile, Linear, Polynomial
-from streamkern.kernels.radial import Cauchy, ExponentialPower, Gaussian, Laplace, Matern, RadialProfile
+from streamkern.kernels.radial import (
+    OPEN,
+    Cauchy,
+    ExponentialPower,
+    Gaussian,
+    Laplace,
+    Matern,
+    Radial,
+    RadialProfile,
+)
 
 _KERNELS: dict[str, type[Kernel]] = {
     kind.__name__: kind
@@ -22,23 +31,28 @@ _KERNELS: dict[str, type[Kernel]] = {
 _USERS = {kind.__name__ for kind in (RadialProfile, DotProfile)}
 
 RADIAL_KERNELS: dict[str, Kernel] = {
-    "cauchy": Cauchy("median"),
-    "gaussian": Gaussian("median"),
-    "laplace": Laplace("median"),
-    "matern32": Matern("median", 1.5),
-    "matern52": Matern("median", 2.5),
+    "cauchy": Cauchy(OPEN),
+    "gaussian": Gaussian(OPEN),
+    "laplace": Laplace(OPEN),
+    "matern32": Matern(OPEN, 1.5),
+    "matern52": Matern(OPEN, 2.5),
 }
-"""Radial kernels by name, with the median distance of two rows as bandwidth."""
+"""Radial kernels by name, whose bandwidth is left to a search."""
 
 NAMED_KERNELS: dict[str, Kernel] = RADIAL_KERNELS | {
-    "laplacian": Laplace("median"),
-    "rbf": Gaussian("median"),
+    "laplacian": Laplace(OPEN),
+    "rbf": Gaussian(OPEN),
     "linear": Linear(),
     "polynomial": Polynomial(),
     "arccosine": ArcCosine(),
     "ntk": NTK(),
 }
 """Kernels that can be given by name; ``laplacian`` and ``rbf`` are scikit-learn's names."""
+
+
+def is_open(kernel: Kernel | None) -> bool:
+    """Return True if the rows choose the bandwidth: of no kernel, or of one that is given by name alone."""
+    return kernel is None or (isinstance(kernel, Radial) and kernel.bandwidth == OPEN)
 
 
 def named_kernel(given: Any, where: str) -> Kernel | None:

@@ -17,6 +17,7 @@ from streamkern.types import Array
 from streamkern.user_code_digest import exception_text, user_code_location
 
 MEDIAN: Literal["median"] = "median"
+OPEN: Literal["auto"] = "auto"
 
 
 @dataclass(frozen=True)
@@ -25,19 +26,20 @@ class Radial(Kernel):
 
     Args:
         bandwidth: σ > 0; or ``"median"``, for the median distance of two training rows after preprocessing, which
-            training measures on 1,000 of them. The trained model has the number.
+            training measures on 1,000 of them. The trained model has the number. A kernel that is given by its name
+            has ``"auto"``: a search on held-out rows chooses σ, and the norm.
 
     Raises:
         UsageError: the bandwidth is neither a positive finite number nor ``"median"``; or the kernel is evaluated
             before training has measured the median.
     """
 
-    bandwidth: float | Literal["median"] = 1.0
+    bandwidth: float | Literal["median", "auto"] = 1.0
 
     def __post_init__(self) -> None:
         given: Any = self.bandwidth
         if isinstance(given, str):
-            if given == MEDIAN:
+            if given in (MEDIAN, OPEN):
                 return
             raise UsageError(
                 f"The bandwidth is {given!r}.",
@@ -59,18 +61,18 @@ class Radial(Kernel):
         return self.bandwidth == MEDIAN
 
     def at_median(self, distance: float) -> Self:
-        return replace(self, bandwidth=distance) if self.needs_median else self
+        return replace(self, bandwidth=distance) if isinstance(self.bandwidth, str) else self
 
     @property
     def sigma(self) -> float:
         """Return σ as a number.
 
         Raises:
-            UsageError: the bandwidth is ``"median"`` and not yet measured.
+            UsageError: the bandwidth is not yet known.
         """
         if isinstance(self.bandwidth, str):
             raise UsageError(
-                "The bandwidth is the median distance of training rows, and none have been read.",
+                "The bandwidth depends on training rows, and none have been read.",
                 where=repr(self),
                 expected="a number, outside of training",
                 remedy="give the number, or take the kernel of a trained model: model.kernel",

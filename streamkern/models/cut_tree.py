@@ -61,10 +61,10 @@ class Partition:
     median along the direction in which they vary most, in the units of the kernel's distances. A prediction uses only
     one or two leaves (ParK, Carratino et al. 2021; xRFM, Beaglehole et al. 2025).
 
-    If you give no kernel, all leaves have the same bandwidth, metric, ridge, and norm of the distance. One search on a
-    sample of all rows chooses them. The metric is weights of the features in distances. If you pass ``metric=AGOP()``
-    (average gradient outer product) to the pipeline or estimator, each leaf learns its own metric. Each leaf has its
-    own centers, which are the rows that it compares new rows with.
+    If you give no kernel, or only its name, all leaves have the same bandwidth, metric, ridge, and norm of the
+    distance. One search on a sample of all rows chooses them. The metric is weights of the features in distances. If
+    you pass a kernel object and ``metric=AGOP()`` (average gradient outer product) to the pipeline or estimator, each
+    leaf learns its own metric. Each leaf has its own centers, which are the rows that it compares new rows with.
 
     Args:
         leaves: number of leaves. ``"auto"``: rows are cut until no leaf has more than ``rows`` rows.

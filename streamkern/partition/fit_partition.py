@@ -44,7 +44,7 @@ from streamkern.fitting.stages import (
     search_work,
     stages_of_model,
 )
-from streamkern.kernels import Kernel, Laplace, kernel_from_json
+from streamkern.kernels import Kernel, Laplace, is_open, kernel_from_json
 from streamkern.memory import release_free_memory
 from streamkern.models.cut_tree import CutTree, Partition
 from streamkern.models.kernel_machine import KernelMachine, from_artifact
@@ -159,7 +159,7 @@ def require_partition(recipe: Recipe) -> None:
         (getattr(recipe.solver, "patience", None) is not None, "a solver with a patience",
          "leave patience out: validation rows choose how wide leaves blend"),
         (recipe.diagnose, "diagnose=True", "leave diagnose out"),
-        (recipe.metric is not None and recipe.train.roles is not None,
+        (recipe.metric is not None and not is_open(recipe.kernel) and recipe.train.roles is not None,
          "a metric, with rows whose time or group a leaf does not know", "leave the metric out"),
         (_users_function(recipe.kernel), "a kernel that is a user's function", "use a kernel of this library"),
     ):  # fmt: skip
@@ -248,7 +248,9 @@ def _look_at_rows(fit: PartitionFit) -> None:
         known = champion.metadata["partition"].get("weights", fit.weights)
         fit.weights = [None if each is None else np.array(each) for each in known]
     if choice is not None:
-        fit.settings = fit.settings.chosen(choice.kernel, choice.ridge, choice.rows)
+        searched = fit.search is not None and fit.search.kinds
+        metric = None if searched else fit.recipe.metric
+        fit.settings = fit.settings.chosen(choice.kernel, choice.ridge, choice.rows, metric)
         fit.data = choice.metric.applied(fit.data)
         if choice.metric.kind != "full":
             fit.settings = replace(fit.settings, blocks=tuple(map(tuple, features_of(fit.data).categories)))

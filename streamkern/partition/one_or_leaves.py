@@ -20,6 +20,7 @@ from streamkern.fitting.recipe import AUTO, Recipe
 from streamkern.fitting.solver_choice import resolve_solver
 from streamkern.fitting.stage import Runner, Stage
 from streamkern.fitting.stages import EVALUATE, stages_of_model
+from streamkern.kernels import is_open
 from streamkern.models.cut_tree import Partition, max_full_kernel_rows
 from streamkern.partition.champion_cuts import champion_of
 from streamkern.partition.fit_partition import (
@@ -33,18 +34,21 @@ from streamkern.partition.leaf_tasks import LeafSettings
 from streamkern.partition.partition_shape import PartitionShape
 from streamkern.selection.kernel_search import max_rows_as_centers
 from streamkern.solvers.base import traits_of
+from streamkern.solvers.ridge import is_factorable
 
 
 def default_partition(recipe: Any, budget: int, device: str = AUTO) -> Partition | None:
     """The partition for ``partition="auto"``: as many leaves as keep every row a center; None for one model.
 
-    Of rows that are all centers of one model; and for a kernel, a metric, centers, a solver or features that are given,
-    for augmentations, a diagnosis, rows wider than ``MAX_L1_FEATURES``, and on a card. Decided by the rows' number and
-    width and by the budget alone, as ``solver="auto"`` is: leaves may take half of the budget, and ``MAX_LEAVES_WORK``.
+    Of rows that are all centers of one model; and for a kernel beyond the name Laplace, centers, a solver or features
+    that are given, for augmentations, a diagnosis, rows wider than ``MAX_L1_FEATURES``, and on a card. Decided by the
+    rows' number and width and by the budget alone, as ``solver="auto"`` is: leaves may take half of the budget, and
+    ``MAX_LEAVES_WORK``.
     """
     train = recipe.train
-    given = (recipe.kernel, recipe.metric, recipe.centers, recipe.features)
-    if any(each is not None for each in given) or recipe.solver != AUTO or train.augmentations:
+    if recipe.centers is not None or recipe.features is not None or recipe.solver != AUTO or train.augmentations:
+        return None
+    if not (is_open(recipe.kernel) and is_factorable(recipe.kernel)):
         return None
     if device == "cuda" or recipe.diagnose or train.n_features > MAX_L1_FEATURES or len(train) != train.base_rows:
         return None

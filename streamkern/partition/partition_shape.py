@@ -154,7 +154,8 @@ class PartitionShape(FitShape):
     @cached_property
     def leaf(self) -> FitShape:
         """The shape of its fit with as many outputs and threads as here: for its work."""
-        return replace(self.largest[0], outputs=self.outputs, slots=self.slots)
+        made = replace(self.largest[0], outputs=self.outputs, slots=self.slots)
+        return made if self.shared_search is None else replace(made, search=None)  # which has learned its metric
 
     @cached_property
     def each(self) -> int:
@@ -213,11 +214,12 @@ class PartitionShape(FitShape):
 
     @cached_property
     def shared_search(self) -> Search | None:
-        """The trials on a sample of all rows, which choose a kernel for all leaves if none is given; or None."""
+        """The trials on a sample of all rows, which choose a kernel for all leaves if it is open; or None."""
         one = self._fitted_leaf
         if not needs_kernel_search(one.recipe):
             return None
         columns, seed = self.dataset.source.n_features, self.recipe.seed % (1 << 31)
         share = MAX_SEARCH_SHARE * self.leaves
-        search = search_for(one.cost_estimate, self.dataset.base_rows, columns, self.budget, seed, share)
+        rows, given = self.dataset.base_rows, (self.recipe.kernel, self.recipe.metric)
+        search = search_for(one.cost_estimate, rows, columns, self.budget, seed, share, *given)
         return search and replace(search, apart=self.recipe.train.roles is not None)

@@ -13,7 +13,7 @@ from streamkern.defaults import WARM_START_DIVISOR
 from streamkern.errors import UnlikeChampionError
 from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.fitting.recipe import AUTO
-from streamkern.kernels.radial import MEDIAN
+from streamkern.kernels.radial import MEDIAN, OPEN
 from streamkern.models.cut_tree import Partition
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.models.partitioned_machine import PartitionedMachine
@@ -155,10 +155,12 @@ def _warm_leaves(pipeline: Pipeline, partition: Partition, champion: KernelMachi
 
 
 def _is_requested_kernel(wanted: Any, found: Any) -> bool:
-    """Return True if a described kernel is the requested one; the champion's median distance counts as requested."""
-    if wanted == MEDIAN:
+    """Return True if a described kernel is the requested one; what the champion's rows chose counts as requested."""
+    if wanted in (MEDIAN, OPEN):
         return isinstance(found, float)
     if isinstance(wanted, dict) and isinstance(found, dict):
+        if wanted.get("bandwidth") == OPEN:
+            wanted, found = ({name: part[name] for name in part if name != "norm"} for part in (wanted, found))
         return wanted.keys() == found.keys() and all(_is_requested_kernel(wanted[name], found[name]) for name in wanted)
     if isinstance(wanted, list | tuple) and isinstance(found, list | tuple):
         return len(wanted) == len(found) and all(map(_is_requested_kernel, wanted, found))

@@ -256,8 +256,9 @@ def measured_prices(pipeline: Pipeline, slots: int, p: int | None = None) -> Pri
     if p is None:
         p = 0 if pipeline.centers is None else pipeline.centers.count(data)
     known = with_median_distances(pipeline, {1: 1.0, 2: 1.0})  # a value takes as long at any bandwidth
+    kernel = known.kernel and known.kernel.at_median(1.0)
     shapes = Shapes(
-        known.kernel, known.features, p, data.n_features, _outputs(pipeline), np.dtype(pipeline.dtype),
+        kernel, known.features, p, data.n_features, _outputs(pipeline), np.dtype(pipeline.dtype),
         pipeline.lanes,
     )  # fmt: skip
     return SpeedMeasurements(slots).prices(shapes, pipeline.train)

@@ -30,6 +30,7 @@ from streamkern.fitting.memory_projection import preprocessing_steps
 from streamkern.fitting.recipe import AUTO, Recipe
 from streamkern.fitting.stage import Stage, step
 from streamkern.fitting.stages import SOLVING, centers_key, training_work
+from streamkern.kernels import is_open
 from streamkern.memory import peak_resident_bytes
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.partition.fit_partition import model_of
@@ -131,7 +132,8 @@ SAVE = Stage("save", _save)
 
 def _test_rows(fit: Any) -> Dataset | None:
     test, recipe = fit.recipe.test, fit.runner.pipeline
-    if test is not None and (preprocessing_steps(fit.recipe) or fit.recipe.metric is not None or recipe.kernel is None):
+    learned = fit.recipe.metric is not None or is_open(recipe.kernel)
+    if test is not None and (learned or preprocessing_steps(fit.recipe)):
         test = test._prepared_like(fit.problem.train)._final()
     return test  # type: ignore[no-any-return]
 

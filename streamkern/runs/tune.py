@@ -224,11 +224,11 @@ def tune(
     bandwidths have at most 1% more error, the nearest to the median distance is chosen. If several numbers of centers
     have at most 1% more error, the smallest is chosen. Augmentations and sample weights are ignored.
 
-    A ``Pipeline`` contains data, model and solver. If neither the pipeline nor the argument ``kernel`` names a kernel,
-    ``tune`` searches for one as ``run`` does, unless there are fewer than 40 rows. The attribute ``search`` of the
-    returned ``Tuning`` has the result: a kernel, and maybe a metric (weights of the features in distances). Ridges and
-    numbers of centers are then tried with these. The attribute ``pipeline`` of the ``Tuning`` still has no kernel. So
-    ``run`` searches again when it trains this pipeline.
+    A ``Pipeline`` contains data, model and solver. If it has no kernel, or only the name of one, and the argument
+    ``kernel`` is not given, ``tune`` searches as ``run`` does, unless there are fewer than 40 rows. The attribute
+    ``search`` of the returned ``Tuning`` has the result: a kernel, and maybe a metric (weights of the features in
+    distances). Ridges and numbers of centers are then tried with these. The attribute ``pipeline`` of the ``Tuning``
+    still leaves the kernel open. So ``run`` searches again when it trains this pipeline.
 
     Args:
         data: a ``Pipeline``, or a ``Dataset`` with training rows. From a ``Dataset``, ``tune`` creates a pipeline with
@@ -269,7 +269,8 @@ def tune(
         if kernel in (None, "auto") and needs_kernel_search(pipeline):
             p = _count(pipeline, sample, centers)
             direct = pipeline.solver == AUTO or traits_of(pipeline.solver).one_pass
-            search = sample_search(planned_rows(replace(pipeline, train=sample)), p, seed, direct)
+            rows_of_sample = planned_rows(replace(pipeline, train=sample))
+            search = sample_search(rows_of_sample, p, seed, direct, pipeline.kernel, pipeline.metric)
         bench = _TrialData.of(pipeline, sample, centers, seed, budget, executor, invariant, search)
         dtype, found = bench.problem.dtype, bench.choice
         families = families if found is None else (found.kernel,)
@@ -312,7 +313,7 @@ def _bandwidth_trials(
             continue
         for candidate in with_bandwidths(known, median, BANDWIDTHS):
             attempt(candidate)
-        if not family.needs_median:
+        if family == known:  # it has a bandwidth of its own
             attempt(known)
         own = [k for k in trials if _differ_in_bandwidth(k, known)]
         sigma = _bandwidth(_best_trial([t for k in own for t in trials[k]]).kernel)
@@ -375,7 +376,7 @@ class _TrialData:
         choice = None
         if search is not None:
             nothing = CenterSet(np.empty((0, scaled.n_features), dtype=dtype), None)
-            simple = default_kernel(facts, scaled)
+            simple = default_kernel(facts, scaled, pipeline.kernel)
             problem = Problem(scaled, facts.encoding, simple, nothing, executor, dtype, lanes=pipeline.lanes)
             choice = choose_kernel(search, simple, problem)
             scaled = choice.metric.applied(scaled)
@@ -517,7 +518,7 @@ def _chosen(
     widths = sorted({_bandwidth(t.kernel) or 0.0 for t in trials if _differ_in_bandwidth(t.kernel, choice.kernel)})
     sigma = _bandwidth(choice.kernel)
     if search is not None:
-        reasons = [search.reason(), "the pipeline still has no kernel: a run searches again, on other rows"]
+        reasons = [search.reason(), "the pipeline still leaves the kernel open: a run searches again, on other rows"]
     elif sigma is not None and sigma in (widths[0], widths[-1]) and len(widths) > 1:
         reasons.append("the bandwidth is at the end of the range tried: look further out with another kernel=...")
     given = pipeline.centers

@@ -1,4 +1,4 @@
-"""The kernel of a fit without one: norm, bandwidth, metric and ridge, by the error on held-out rows of a subsample.
+"""The kernel of a fit without a given one: norm, bandwidth, metric, ridge, by the error on held-out rows of a sample.
 
 A search in two parts. On few rows with few centers, for each norm, bandwidths are compared, and metrics of both kinds
 are learned at the best of them. The best of each norm, and of the better norm the best with a metric and without, are
@@ -6,7 +6,8 @@ fitted to all rows of the subsample, where the best learns its metric further. T
 to as a center where the fit is one model that has (for leaves a sample of more rows with few centers tells more): few
 centers want other bandwidths and metrics, and larger ridges. A metric has to beat none, a full one a diagonal one, and
 anything ``default_kernel``: by 1% of the squared error, and by more than the standard error of the difference.
-Bandwidths about that of the best are compared last, at finer steps of the ridge.
+Bandwidths about that of the best are compared last, at finer steps of the ridge. Kernels are Laplace, or those of the
+name that is given; metrics are of the kinds that a given ``AGOP`` has, in as many rounds.
 
 The search takes at most half of the time of the fit that it is for (of leaves, of all their fits), or three
 seconds (half a minute where every row is a center), and at most two minutes. Work is counted on arrays of shapes at
@@ -75,7 +76,7 @@ from streamkern.defaults import (
 )
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import DataError
-from streamkern.kernels import Kernel, Laplace, Linear, kernel_from_json
+from streamkern.kernels import Kernel, Laplace, Linear, is_open, kernel_from_json
 from streamkern.selection.learned_metric import AGOP, Metric, Round, Rounds, round_work, sampled_bytes
 from streamkern.selection.median_bandwidth import median_distance, with_bandwidths
 from streamkern.solvers.base import Problem, Solver, traits_of
@@ -96,7 +97,7 @@ class Search:
     """The trials of a search.
 
     With ``linear`` a linear part added to the kernel is tried, for values. With ``apart``, rows have a time or a group,
-    and some are held out even if they are few.
+    and some are held out even if they are few. ``metric`` is one that was asked for, None for one that is tried.
     """
 
     rows: int
@@ -106,11 +107,19 @@ class Search:
     seed: int = 0
     linear: bool = False
     apart: bool = False
+    family: str = "Laplace"
+    metric: AGOP | None = None
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of a metric on the first models, at most."""
+        return METRIC_ROUNDS if self.metric is None else self.metric.rounds
 
     @property
     def agop(self) -> AGOP:
         """The metric that is tried."""
-        return AGOP(METRIC_ROUNDS, "auto" if len(self.kinds) > 1 else "diagonal", self.rows, self.centers, self.seed)
+        kind = "auto" if len(self.kinds) > 1 else (*self.kinds, "diagonal")[0]
+        return AGOP(self.rounds, kind, self.rows, self.centers, self.seed)
 
     @property
     def few(self) -> tuple[int, int]:
@@ -147,7 +156,7 @@ class Search:
     def _first_fits(self) -> int:
         if self.leave_one_out:
             return 0
-        return len(SEARCH_BANDWIDTHS) + len(self.kinds) * (METRIC_ROUNDS + len(NEAR_BANDWIDTHS[:2]))
+        return len(SEARCH_BANDWIDTHS) + len(self.kinds) * (self.rounds + len(NEAR_BANDWIDTHS[:2]))
 
     @property
     def _last_fits(self) -> int:
@@ -162,7 +171,7 @@ class Search:
         total, kinds = Operations(), len(self.kinds)
         longer = (6.0 * size.d + 40) / (2.0 * size.d + 40)  # a value in the L1 norm
         for (rows, p), fits, outer, norms in (
-            (self.few, self._first_fits, METRIC_ROUNDS * kinds, self.norms),
+            (self.few, self._first_fits, self.rounds * kinds, self.norms),
             ((self.fitted_rows, self.centers), self._last_fits, (MAX_FURTHER_ROUNDS + 1) * bool(kinds), (1,)),
         ):
             if fits:
@@ -196,13 +205,16 @@ class Search:
         linear = "; for values also with a linear part" if self.linear else ""
         if self.leave_one_out:
             rows = f"held-out rows of {self.rows:,}" if self.apart else f"all {self.rows:,} rows, each left out"
-            return f"kernel: Laplace in the {norms} norm, {len(BANDWIDTHS)} bandwidths, by the errors of {rows}{linear}"
+            return (
+                f"kernel: {self.family} in the {norms} norm, {len(BANDWIDTHS)} bandwidths, by the errors of "
+                f"{rows}{linear}"
+            )
         metric = f"a metric ({', '.join(self.kinds)}) or none" if self.kinds else "no metric"
         centers = (
             "every row that is not held out as a center" if self.all_rows_are_centers else f"{self.centers:,} centers"
         )
         return (
-            f"kernel: Laplace in the {norms} norm, {len(SEARCH_BANDWIDTHS)} bandwidths, {metric}, "
+            f"kernel: {self.family} in the {norms} norm, {len(SEARCH_BANDWIDTHS)} bandwidths, {metric}, "
             f"by the error on held-out rows of {self.rows:,}; models with {centers}{linear}"
         )
 
@@ -283,10 +295,13 @@ class KernelChoice:
         return with_ridge(given, max(self.ridge, least) * min(1.0, self.rows / n))
 
 
-def default_kernel(facts: Statistics, dataset: Dataset) -> Laplace:
-    """Return Laplace with σ² = 2 Σ_j var(x_j), in scaled units, so that a typical kernel value is near 1/e."""
+def default_kernel(facts: Statistics, dataset: Dataset, given: Kernel | None = None) -> Kernel:
+    """Return a given kernel; where it is open, with σ² = 2 Σ_j var(x_j), in scaled units: Laplace values near 1/e."""
+    if given is not None and not is_open(given):
+        return given
     spread = 2.0 * float(np.sum(facts.variance * np.square(dataset.factor)))
-    return Laplace(float(np.sqrt(spread)) if spread > 0 else 1.0)
+    family: Any = Laplace() if given is None else given
+    return replace(family, bandwidth=float(np.sqrt(spread)) if spread > 0 else 1.0)  # type: ignore[no-any-return]
 
 
 def radial_part(described: dict[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -335,14 +350,15 @@ def default_centers(rows: int, d: int, budget: int, seed: int) -> Uniform:
 
 
 def needs_kernel_search(recipe: Any) -> bool:
-    """Return True if a recipe leaves the kernel to the rows: no kernel, metric, features or centers are given."""
-    given = recipe.kernel is not None or recipe.features is not None or recipe.metric is not None
+    """Return True if a recipe leaves the kernel to the rows: none, or its name, and no features or centers in Z."""
+    given = not is_open(recipe.kernel) or recipe.features is not None
     return not (given or recipe.centers is None or isinstance(recipe.centers, Given) or recipe.train.augmentations)
 
 
 def search_for(
-    cost_estimate: CostEstimate, rows: int, columns: int, budget: int, seed: int = 0, share: float | None = None
-) -> Search | None:
+    cost_estimate: CostEstimate, rows: int, columns: int, budget: int, seed: int = 0, share: float | None = None,
+    kernel: Kernel | None = None, metric: AGOP | None = None,
+) -> Search | None:  # fmt: skip
     """Return the largest search that a fit allows; None where not even the smallest is.
 
     ``columns`` are those of the table: its categories have a weight of their metric each, whatever their levels.
@@ -350,6 +366,7 @@ def search_for(
     or ``MIN_SEARCH_WORK`` where that is more, or what one model may take times the leaf's part of the rows. By default
     it is ``MAX_SEARCH_SHARE``, and where every row is a center, those of models of the search are centers, too, with at
     least ``MIN_FULL_KERNEL_SEARCH_WORK``. With a ``share`` models have few centers, and the sample more rows.
+    ``kernel`` and ``metric`` are those of the recipe.
     """
     d = cost_estimate.size.d
     size = replace(cost_estimate.size, slots=ASSUMED_THREADS, overlaps=True)
@@ -364,7 +381,7 @@ def search_for(
     few = ((rows, rows),) if MIN_METRIC_ROWS <= rows < MIN_ROWS_TO_HOLD_OUT else ()
     # Passes of a solver that iterates would compute the sum's values over and over, and see its spectrum.
     searches = [
-        _search(sample, sample if all_rows_are_centers else p, columns, d, seed, traits.one_pass)
+        _search(sample, sample if all_rows_are_centers else p, columns, d, seed, traits.one_pass, kernel, metric)
         for sample, p in (*SUBSAMPLE_SIZES, *few)
         if sample <= rows
     ]
@@ -378,17 +395,27 @@ def search_for(
     return searches[first] if first < len(searches) else None
 
 
-def sample_search(sample: Dataset, centers: int, seed: int, linear: bool) -> Search | None:
+def sample_search(
+    sample: Dataset, centers: int, seed: int, linear: bool, kernel: Kernel | None, metric: AGOP | None
+) -> Search | None:
     """The search on all rows of a subsample; None where they are too few for it."""
-    rows, d = sample.base_rows, sample.n_features
-    return _search(rows, centers, sample.source.n_features, d, seed, linear) if rows >= MIN_METRIC_ROWS else None
+    rows, columns, d = sample.base_rows, sample.source.n_features, sample.n_features
+    return _search(rows, centers, columns, d, seed, linear, kernel, metric) if rows >= MIN_METRIC_ROWS else None
 
 
-def _search(rows: int, centers: int, columns: int, d: int, seed: int, linear: bool) -> Search:
+def _search(
+    rows: int, centers: int, columns: int, d: int, seed: int, linear: bool, kernel: Kernel | None, metric: AGOP | None
+) -> Search:
     kinds = [] if rows < max(MIN_ROWS_TO_HOLD_OUT, MIN_ROWS_PER_COLUMN * min(columns, d)) else ["diagonal"]
     if rows >= max(MIN_ROWS_TO_HOLD_OUT, MIN_ROWS_PER_COLUMN * d) and 1 < d <= MAX_FULL_FEATURES:
         kinds.append("full")
-    found = Search(rows, rows, (2, 1) if d <= MAX_L1_FEATURES else (2,), tuple(kinds), seed, linear=linear)
+    if metric is not None:
+        kinds = [] if rows < MIN_ROWS_TO_HOLD_OUT else list(metric.kinds(d))
+    family = Laplace() if kernel is None else kernel
+    norms = (2, 1) if d <= MAX_L1_FEATURES and isinstance(family, Laplace) else (2,)
+    found = Search(
+        rows, rows, norms, tuple(kinds), seed, linear and kernel is None, family=type(family).__name__, metric=metric
+    )
     return replace(found, centers=found.fitted_rows if found.leave_one_out else min(centers, found.fitted_rows))
 
 
@@ -413,7 +440,7 @@ def _chosen_by_leave_one_out(search: Search, rounds: Rounds, trials: _Trials) ->
     kernels = [own]
     for norm in (norm for norm in search.norms if spans[norm] > 0):
         multiples = [m for m in BANDWIDTHS if (m, norm) != (1.0, 2)]
-        kernels += with_bandwidths(Laplace(1.0, norm=norm), spans[norm], multiples)
+        kernels += with_bandwidths(_in_norm(own, norm), spans[norm], multiples)
     simple, *more = trials.noted([rounds.on(kernel).plain for kernel in kernels])
     return _preferred(simple, more), simple, more
 
@@ -426,7 +453,7 @@ def _chosen_on_held_out(search: Search, rounds: Rounds, trials: _Trials) -> tupl
             median = median_distance(few.train, problem.executor, problem.dtype, norm)
         except DataError:  # all rows that were looked at are the same
             continue
-        kernels = with_bandwidths(Laplace(1.0, norm=norm), median, SEARCH_BANDWIDTHS)
+        kernels = with_bandwidths(_in_norm(rounds.kernel, norm), median, SEARCH_BANDWIDTHS)
         plain = _least_error(trials.noted([few.on(kernel).plain for kernel in kernels]))
         here = few.on(plain.problem.kernel)
         kinds = trials.each([partial(here.learned, plain, kind) for kind in search.kinds])
@@ -444,6 +471,10 @@ def _chosen_on_held_out(search: Search, rounds: Rounds, trials: _Trials) -> tupl
     if first and not best.exact:
         found = _with_best_bandwidth(rounds, best, NEAR_BANDWIDTHS, trials)
     return (_preferred(simple, [found]) if best is simple else found), simple, last
+
+
+def _in_norm(kernel: Any, norm: int) -> Any:
+    return kernel if kernel.norm == norm else replace(kernel, norm=norm)
 
 
 def _with_linear(rounds: Rounds, best: Round, others: Sequence[Round], trials: _Trials) -> Round:

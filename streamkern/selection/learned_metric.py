@@ -69,8 +69,12 @@ class AGOP:
     computes the metric as the mean of g gᵀ over gradients g of the model's outputs at these rows. The final model is
     f(x) = Σ_j α_j k(x, z_j). Its centers z_j are chosen after the last round.
 
+    If a search chooses the kernel (see ``KernelRegressor``), it learns this metric. Of 400 rows or more, it then has a
+    sample, centers and a seed of its own, and takes only ``rounds`` and ``kind`` from here.
+
     Args:
-        rounds: largest number of rounds. No further round is made when the error on held-out rows grows.
+        rounds: largest number of rounds. No further round is made when the error on held-out rows grows. A search for
+            the kernel makes at most one more, on more rows.
         kind: ``"diagonal"`` learns a weight for each of d features. ``"full"`` learns a matrix of shape (d, d), which
             also rotates them. ``"auto"`` tries both and keeps the metric with the smaller error on held-out rows. With
             more than 1,000 features, it tries only the diagonal.

@@ -277,7 +277,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if "metric" not in self.model_.metadata:
             raise AttributeError(
-                "feature_importances_ needs a metric: fit with metric=sk.AGOP(), or without a kernel if the fit is "
+                "feature_importances_ needs a metric: fit with metric=sk.AGOP(), or without a bandwidth if the fit is "
                 "long enough for a search"
             )
         return np.array(self.model_.metadata["metric"]["by_column"])
@@ -391,15 +391,16 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
     The model is f(x) = Σ_j α_j k(x, z_j), with p centers z_j and weights α_j. The centers are usually training rows.
 
     Args:
-        kernel: the kernel k, or the name of one, such as ``"laplace"`` or ``"gaussian"``. The bandwidth of a named
-            kernel is the median distance between rows. None or ``"auto"``: a search on a sample of the rows tries
-            Laplace kernels, with L1 and L2 distances. It chooses the distance, the bandwidth and the ridge. It also
-            chooses a metric (weights of the features), or none. The choice has the smallest error on held-out rows of
-            the sample. For a regressor, the kernel may also be the sum of a Laplace and a linear kernel. The search
-            takes at most half as long as the training after it. The limit is at least a few seconds. If every row is a
-            center, it is at least half a minute without leaves (see ``partition``). With fewer than 400 rows, the
-            search learns no metric. With fewer than 40 rows, there is no search. ``result_.report["kernel"]`` has the
-            result. To try bandwidths with scikit-learn's ``GridSearchCV``, name a kernel, and pass a grid such as
+        kernel: the kernel k, such as ``Laplace(10)`` or ``Laplace("median")``, or the name of one, such as
+            ``"laplace"`` or ``"gaussian"``. None or ``"auto"``: a search on a sample of the rows tries Laplace kernels,
+            with L1 and L2 distances. It chooses the distance, the bandwidth and the ridge. It also chooses a metric
+            (weights of the features), or none. The choice has the smallest error on held-out rows of the sample. For a
+            regressor, the kernel may also be the sum of a Laplace and a linear kernel. A name leaves the same choices
+            to the search, among kernels of this name alone. The search takes at most half as long as the training
+            after it. The limit is at least a few seconds. If every row is a center, it is at least half a minute
+            without leaves (see ``partition``). With fewer than 400 rows, the search learns no metric. With fewer than
+            40 rows, there is no search. ``result_.report["kernel"]`` has the result. To try bandwidths with
+            scikit-learn's ``GridSearchCV``, name a kernel, and pass a grid such as
             ``{"kernel__bandwidth": [1.0, 2.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``, for the rows of an array Z. If
             there are fewer rows than this number, all rows become centers, with a warning. None: with leaves (see
@@ -415,12 +416,14 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             passes, or fewer if these would take more than about two minutes.
         memory: memory limit of the process in bytes, or a size such as ``"8GiB"``; by default, half of the machine's
             memory.
-        metric: ``AGOP()`` learns a metric for the distances in the kernel, such as weights of the features. None: no
-            metric, unless ``kernel`` is None and the search chooses one. ``feature_importances_`` has the result.
+        metric: ``AGOP()`` learns a metric for the distances in the kernel, such as weights of the features. If there is
+            a search for the kernel, it learns this metric, too. None: no metric, unless such a search chooses one.
+            ``feature_importances_`` has the result.
         partition: ``Partition()`` divides the rows into parts, called leaves, and trains a model in each. ``"auto"``
             divides tables of more than 10,000 rows into leaves so small that every row of a leaf is a center. It does
-            so only if you give no kernel, metric, centers or solver, and no ``Resources(device="cuda")``. The rows are
-            then divided twice, and a prediction is the mean of the predictions of two leaves. None: one model.
+            so only if you give no centers or solver, no kernel but the name ``"laplace"``, and no
+            ``Resources(device="cuda")``. The rows are then divided twice, and a prediction is the mean of the
+            predictions of two leaves. None: one model.
         scaling: ``"standard"`` gives every feature mean 0 and variance 1 over the training rows, after all steps of
             ``preprocess``. Bandwidths and centers that you give are then in the scaled units. ``"auto"``:
             ``preprocess`` decides whether to scale. None: ``preprocess`` decides, but it never scales a table in which

@@ -27,7 +27,7 @@ def pipeline(rows: str, kernel: str, metric: bool):
     train, test = sk.open_dataset(rows, target="y").split(0.01)
     return sk.Pipeline(
         train,
-        kernel,
+        kernel if kernel == "auto" else sk.Laplace("median"),
         centers=sk.Uniform(p=CENTERS),
         solver=sk.EigenPro(epochs=1),
         metric=sk.AGOP() if metric else None,

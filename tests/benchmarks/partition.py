@@ -110,7 +110,7 @@ def main() -> None:
         test, train = np.sort(held[: len(X) // 5]), np.sort(held[len(X) // 5 :])
         kind: Any = sk.KernelClassifier if classes else sk.KernelRegressor
         options: dict[str, Any] = {
-            "kernel": given.kernel,
+            "kernel": sk.Laplace("median") if given.kernel == "laplace" else given.kernel,
             "centers": given.centers,
             "metric": sk.AGOP() if given.metric else None,
         }

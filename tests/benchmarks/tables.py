@@ -258,11 +258,11 @@ MODELS: dict[str, Callable[..., Any]] = {
     "streamkern": ours,
     "one model": lambda classes, **how: ours(classes, **how | {"partition": None}),
     "leaves": lambda classes, **how: ours(classes, **{"partition": sk.Partition()} | how),
-    "one bandwidth": lambda classes, **how: ours(classes, kernel="laplace", **how),
+    "one bandwidth": lambda classes, **how: ours(classes, kernel=sk.Laplace("median"), **how),
     "standardised": lambda classes, **how: by_hand(classes, True, **how),
     "as they are": lambda classes, **how: by_hand(classes, False, **how),
-    "one bandwidth, standardised": lambda classes, **how: by_hand(classes, True, kernel="laplace", **how),
-    "one bandwidth, as they are": lambda classes, **how: by_hand(classes, False, kernel="laplace", **how),
+    "one bandwidth, standardised": lambda classes, **how: by_hand(classes, True, kernel=sk.Laplace("median"), **how),
+    "one bandwidth, as they are": lambda classes, **how: by_hand(classes, False, kernel=sk.Laplace("median"), **how),
     **{title: made for title, (_, made) in PEERS.items()},
 }
 BY_HAND = ("standardised", "as they are", "one bandwidth, standardised", "one bandwidth, as they are")

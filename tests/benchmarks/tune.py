@@ -111,7 +111,8 @@ def at_ridges(pipeline: sk.Pipeline) -> list[float]:
 
 def compare(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """One data set."""
-    pipeline = replace(DATA[name](args.centers, args.train), kernel=RADIAL_KERNELS[args.kernel])
+    family: Any = replace(RADIAL_KERNELS[args.kernel], bandwidth="median")  # type: ignore[type-var]
+    pipeline = replace(DATA[name](args.centers, args.train), kernel=family)
     begun = time.perf_counter()
     found = sk.tune(pipeline, rows=args.rows, seconds=False)
     took = time.perf_counter() - begun
@@ -124,7 +125,7 @@ def compare(name: str, args: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
     grid = []
     for multiple in MULTIPLES:
-        kernel = replace(RADIAL_KERNELS[args.kernel], bandwidth=multiple * found.median)  # type: ignore[type-var]
+        kernel = replace(family, bandwidth=multiple * found.median)
         for ridge, points in zip(RIDGES, at_ridges(replace(pipeline, kernel=kernel)), strict=True):
             grid.append({"multiple": multiple, "ridge": ridge, "points": points})
             print(f"  {name} {multiple:>5} median {ridge:.0e}: {points:.2f}", file=sys.stderr, flush=True)

@@ -224,7 +224,7 @@ def test_units_a_million_apart_are_no_loss_and_a_users_units_stay() -> None:
     for given in (
         {"kernel": sk.Laplace(3.0)},
         {"centers": sk.Given(far[:40])},
-        {"preprocess": None, "kernel": "laplace"},
+        {"preprocess": None, "kernel": sk.Laplace("median")},
     ):
         with pytest.warns(UserWarning, match="make up 99% of the variance"):
             model = sk.KernelRegressor(**(SETTINGS | given)).fit(far, y)
@@ -340,7 +340,7 @@ def test_a_row_group_of_all_rows_is_what_a_refusal_names_first(tmp_path: Path) -
 )
 def test_columns_of_unusual_types_are_what_they_say_and_a_row_by_itself_is_the_same(column, kind, value) -> None:
     frame = pd.DataFrame({"a": np.random.default_rng(0).normal(size=200), "b": column})
-    model = sk.KernelRegressor("laplace", centers=50).fit(frame, frame.a)
+    model = sk.KernelRegressor(sk.Laplace("median"), centers=50).fit(frame, frame.a)
     schema = model.model_.schema
     assert schema is None or schema.columns[1].kind == kind
     at = next(row for row, each in enumerate(frame.b) if each is value or each == value)
@@ -362,7 +362,7 @@ def test_complex_numbers_are_refused() -> None:
 def test_nullable_labels_stay_what_they_are(dtype: str) -> None:
     X = np.random.default_rng(0).normal(size=(60, 2))
     y = pd.Series(pd.array(X[:, 0] > 0).astype(int)).astype(dtype)
-    model = sk.KernelClassifier("laplace").fit(X, y)
+    model = sk.KernelClassifier(sk.Laplace("median")).fit(X, y)
     assert model.classes_.dtype == model.predict(X).dtype == (np.dtype(bool) if dtype == "boolean" else np.int64)
     assert (model.predict(X) == y.to_numpy()).all()
 

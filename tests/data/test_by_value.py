@@ -16,7 +16,7 @@ from streamkern.preprocessing.appended_columns import appended_columns, explains
 from tests.data.test_automatic import prepared, rows_of, standard
 
 N = 3_000
-SETTINGS: dict[str, Any] = {"kernel": "laplace", "centers": 60, "memory": "4GiB"}
+SETTINGS: dict[str, Any] = {"kernel": sk.Laplace("median"), "centers": 60, "memory": "4GiB"}
 
 
 def table(seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:

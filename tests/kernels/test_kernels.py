@@ -136,8 +136,8 @@ def test_parameters_have_names_and_are_set_in_a_new_kernel() -> None:
 
 
 def test_a_kernel_is_named() -> None:
-    assert named_kernel("RBF", "here") == named_kernel("gaussian", "here") == Gaussian("median")
-    assert named_kernel("laplace", "here") == Laplace("median")
+    assert named_kernel("RBF", "here") == named_kernel("gaussian", "here") == Gaussian("auto")
+    assert named_kernel("laplace", "here") == Laplace("auto")
     assert named_kernel("auto", "here") is named_kernel(None, "here") is None
     with pytest.raises(UsageError, match=r"'laplase'; did you mean 'laplace'\?"):
         named_kernel("laplase", "Pipeline(kernel=...)")

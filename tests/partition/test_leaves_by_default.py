@@ -170,6 +170,8 @@ def recipe(n: int = LARGE, d: int = 3, **how: Any) -> Any:
 def test_a_table_whose_rows_are_not_all_centers_of_one_model_is_cut_into_leaves():
     assert default_partition(recipe(), 16 << 30) == sk.Partition(rows=LARGE - 1, trees=2)
     assert default_partition(recipe(validation=0.1, n=2 * LARGE), 16 << 30) == sk.Partition(rows=LARGE - 1, trees=2)
+    for given in ({"kernel": "laplace"}, {"metric": sk.AGOP()}):
+        assert default_partition(recipe(**given), 16 << 30) == default_partition(recipe(), 16 << 30)
     assert default_partition(recipe(n=100 * LARGE), 4 << 30) == sk.Partition(
         rows=cut_tree.MIN_FULL_KERNEL_ROWS, trees=2
     )
@@ -180,8 +182,9 @@ def test_a_table_whose_rows_are_not_all_centers_of_one_model_is_cut_into_leaves(
     [
         ({"n": LARGE - 1}, 16 << 30),
         ({"d": 201}, 4 << 30),
-        ({"kernel": "laplace"}, 4 << 30),
-        ({"metric": sk.AGOP()}, 4 << 30),
+        ({"kernel": "gaussian"}, 4 << 30),
+        ({"kernel": sk.Laplace("median")}, 4 << 30),
+        ({"kernel": sk.Laplace("median"), "metric": sk.AGOP()}, 4 << 30),
         ({"centers": 1000}, 4 << 30),
         ({"solver": sk.Direct()}, 4 << 30),
         ({"n": 5_000_000, "d": 2}, 4 << 30),  # it would take too long

@@ -176,7 +176,7 @@ def test_a_value_that_most_rows_share_is_not_cut_off():
 def test_threads_make_a_leaf_ready_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     X, y = table(2000)
     partition = sk.Partition(leaves=4)
-    model = sk.KernelRegressor("laplace", centers=50, preprocess=None, partition=partition).fit(X, y).model_
+    model = sk.KernelRegressor(sk.Laplace("median"), centers=50, preprocess=None, partition=partition).fit(X, y).model_
     model.save(tmp_path / "model")
     loaded, made, begun = sk.load_model(tmp_path / "model"), [], threading.Barrier(3, timeout=60)
     make = Leaves._output_function
@@ -295,8 +295,8 @@ def test_leaves_beat_one_model_at_the_price_of_a_prediction(classify: bool, tmp_
     y = labels(y) if classify else y
     kind: Any = sk.KernelClassifier if classify else sk.KernelRegressor
     train, test = slice(0, 5000), slice(5000, None)
-    one = kind("laplace", centers=150).fit(X[train], y[train])
-    model = kind("laplace", centers=150, partition=PARTITION).fit(X[train], y[train])
+    one = kind(sk.Laplace("median"), centers=150).fit(X[train], y[train])
+    model = kind(sk.Laplace("median"), centers=150, partition=PARTITION).fit(X[train], y[train])
     error = [1 - each.score(X[test], y[test]) for each in (one, model)]
     assert error[1] < 0.9 * error[0]
     assert model.result_.report["partition"]["leaves"] == 4 == len(model.result_.report["partition"]["by_leaf"])
@@ -375,7 +375,7 @@ def noisy(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def test_intervals_hold_their_share_and_follow_the_noise(validation: float | None, tmp_path: Path):
     (X, y), (T, t) = noisy(8000, 0), noisy(4000, 1)
     one, model = (
-        sk.KernelRegressor("laplace", centers=150, validation=validation, partition=each).fit(X, y)
+        sk.KernelRegressor(sk.Laplace("median"), centers=150, validation=validation, partition=each).fit(X, y)
         for each in (None, PARTITION)
     )
     assert model.model_.calibration.facts["source"] == ("leave-one-out" if validation is None else "validation")
@@ -400,7 +400,7 @@ def test_probabilities_and_sets(validation: float | None, tmp_path: Path):
     (X, y), (T, t) = noisy(8000, 0), noisy(4000, 1)
     y, t = labels(y), labels(t)
     one, model = (
-        sk.KernelClassifier("laplace", centers=150, validation=validation, partition=each).fit(X, y)
+        sk.KernelClassifier(sk.Laplace("median"), centers=150, validation=validation, partition=each).fit(X, y)
         for each in (None, PARTITION)
     )
     P = model.predict_proba(T)
@@ -418,7 +418,9 @@ def test_a_leaf_of_one_value_has_the_narrowest_intervals():
     X, y = table(4000)
     frame = pd.DataFrame(X, columns=list("abcde")).assign(sold=np.arange(len(X)) % 2)
     y = np.where(frame["sold"] == 1, y, 0.0)
-    model = sk.KernelRegressor("laplace", centers=60, partition=sk.Partition(by="sold", rows=2500)).fit(frame, y)
+    model = sk.KernelRegressor(sk.Laplace("median"), centers=60, partition=sk.Partition(by="sold", rows=2500)).fit(
+        frame, y
+    )
     assert model.result_.report["partition"]["constant"] == 1
     width = np.diff(model.predict_interval(frame))[:, 0]
     assert 0 < width[::2].max() < 0.3 * width[1::2].min()
@@ -427,10 +429,10 @@ def test_a_leaf_of_one_value_has_the_narrowest_intervals():
 def test_leaves_without_a_closed_form_take_validation_rows_for_intervals():
     X, y = table(3000)
     options: dict[str, Any] = {"centers": 60, "solver": sk.EigenPro(epochs=1), "partition": sk.Partition(leaves=2)}
-    model = sk.KernelRegressor("laplace", **options).fit(X, y)
+    model = sk.KernelRegressor(sk.Laplace("median"), **options).fit(X, y)
     with pytest.raises(sk.UsageError, match="no intervals"):
         model.predict_interval(X)
-    held = sk.KernelRegressor("laplace", **options, validation=0.2).fit(X, y)
+    held = sk.KernelRegressor(sk.Laplace("median"), **options, validation=0.2).fit(X, y)
     ends = held.predict_interval(X)
     assert held.model_.calibration.facts["functions"] == 0
     assert 0.85 < ((ends[:, 0] <= y) & (y <= ends[:, 1])).mean() < 0.97
@@ -439,13 +441,13 @@ def test_leaves_without_a_closed_form_take_validation_rows_for_intervals():
 def test_a_leaf_whose_steps_diverge_is_solved_directly(monkeypatch: pytest.MonkeyPatch):
     X, y = table(3000)
     partition = sk.Partition(leaves=2)
-    right = sk.KernelRegressor("laplace", centers=60, solver=sk.Direct(), partition=partition).fit(X, y)
+    right = sk.KernelRegressor(sk.Laplace("median"), centers=60, solver=sk.Direct(), partition=partition).fit(X, y)
     wild = sk.EigenPro(step=1e6, epochs=2)
     monkeypatch.setattr(
         "streamkern.partition.leaf_tasks.resolve_solver", lambda recipe, *_, **__: (replace(recipe, solver=wild), "")
     )
     with pytest.warns(UserWarning, match="Direct instead .in 2 of 2 leaves"):
-        model = sk.KernelRegressor("laplace", centers=60, partition=partition).fit(X, y)
+        model = sk.KernelRegressor(sk.Laplace("median"), centers=60, partition=partition).fit(X, y)
     assert np.array_equal(model.predict(X), right.predict(X))
     assert {each["solver"] for each in model.result_.report["partition"]["by_leaf"]} == {"Direct"}
 
@@ -467,7 +469,7 @@ def test_no_leaf_is_cut_for_stored_rows_of_weight_0(tmp_path: Path):
     rows = pd.DataFrame(X, columns=list("abcde")).assign(y=y, w=np.where(kept, 1.0, 0.0))
     rows.to_parquet(tmp_path / "rows.parquet", row_group_size=1000)
     data = sk.open_dataset(tmp_path / "rows.parquet", target="y", weight="w")
-    model = sk.KernelRegressor("laplace", partition=sk.Partition(leaves=8)).fit(data)
+    model = sk.KernelRegressor(sk.Laplace("median"), partition=sk.Partition(leaves=8)).fit(data)
     found = [leaf["rows"] for leaf in model.result_.report["partition"]["by_leaf"]]
     assert len(found) == 8
     assert min(found) > 100
@@ -617,7 +619,7 @@ def test_rows_of_leaves_are_those_of_numpy(dtype: Any):
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of two leaves, which tests copy."""
     X, y = table(2000)
-    model = sk.KernelRegressor("laplace", centers=40, partition=sk.Partition(leaves=2)).fit(X, y)
+    model = sk.KernelRegressor(sk.Laplace("median"), centers=40, partition=sk.Partition(leaves=2)).fit(X, y)
     return Path(model.save(tmp_path_factory.mktemp("saved") / "model"))
 
 
@@ -625,7 +627,7 @@ def test_a_leaf_that_was_replaced_is_noticed(saved: Path, tmp_path: Path):
     X, y = table(2000)
     shutil.copytree(saved, tmp_path / "model")
     loaded = sk.load_model(tmp_path / "model")
-    other = sk.KernelRegressor("laplace", centers=40, partition=sk.Partition(leaves=2)).fit(X, 2 * y)
+    other = sk.KernelRegressor(sk.Laplace("median"), centers=40, partition=sk.Partition(leaves=2)).fit(X, 2 * y)
     other.save(tmp_path / "model")
     with pytest.raises(sk.errors.ModelFormatError, match="load the model again"):
         loaded.predict(X[:10])
@@ -654,7 +656,8 @@ def test_leaves_are_retrained_promoted_and_reported(tmp_path: Path):
     def pipeline(partition: sk.Partition | None, seed: int = 0) -> sk.Pipeline:
         (X, y), (A, b) = table(3000, seed), table(1000, 9)
         return sk.Pipeline(
-            sk.from_arrays(X, labels(y)), "laplace", sk.Uniform(80), test=sk.from_arrays(A, labels(b)), solver="auto",
+            sk.from_arrays(X, labels(y)), sk.Laplace("median"), sk.Uniform(80), test=sk.from_arrays(A, labels(b)),
+            solver="auto",
             partition=partition,
         )  # fmt: skip
 
@@ -682,7 +685,8 @@ def test_a_night_whose_rows_leave_a_leaf_empty_is_cut_anew(tmp_path: Path):
     def night(rows: np.ndarray) -> Any:
         test = table(500, 9)
         made = sk.Pipeline(
-            sk.from_arrays(X[rows], y[rows]), "laplace", sk.Uniform(50), test=sk.from_arrays(*test), solver="auto",
+            sk.from_arrays(X[rows], y[rows]), sk.Laplace("median"), sk.Uniform(50), test=sk.from_arrays(*test),
+            solver="auto",
             task="regression", partition=sk.Partition(leaves=4), preprocess=(),
         )  # fmt: skip
         return sk.retrain(made, tmp_path, gate="n_test > 1")
@@ -703,7 +707,7 @@ def test_rows_that_one_leaf_may_have_are_one_model():
     rng = np.random.default_rng(1)
     X, noise = rng.normal(size=(3000, D)).astype(np.float32), rng.normal(size=3000)
     few, alone = (
-        sk.KernelRegressor("laplace", centers=50, partition=partition).fit(X, noise)
+        sk.KernelRegressor(sk.Laplace("median"), centers=50, partition=partition).fit(X, noise)
         for partition in (sk.Partition(), None)
     )
     assert not isinstance(few.model_, sk.PartitionedMachine)
@@ -742,7 +746,7 @@ def test_values_of_a_column_that_are_near_are_parts_of_their_own():
     frame = pd.DataFrame({"x": rng.normal(size=rows), "site": site})
     y = np.sin(frame["x"]) * np.where(site % 1 > 0, 3.0, -3.0)
     model = sk.KernelRegressor(
-        "laplace", centers=60, partition=sk.Partition(by="site"), scaling="standard", preprocess=None
+        sk.Laplace("median"), centers=60, partition=sk.Partition(by="site"), scaling="standard", preprocess=None
     ).fit(frame, y)
     assert model.result_.report["partition"]["leaves"] == 4
     assert model.score(frame, y) > 0.9

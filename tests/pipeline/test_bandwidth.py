@@ -21,7 +21,7 @@ Make = Callable[..., sk.Pipeline]
 
 @pytest.mark.slow
 def test_the_run_is_that_of_the_number_and_keeps_it(make: Make, tmp_path: Path) -> None:
-    asked = make(kernel="laplace", scaling="standard")
+    asked = make(kernel=sk.Laplace("median"), scaling="standard")
     result = run(asked, tmp_path / "run", memory="4GiB")
     number = result["median_distance"]
     assert result["kernel"] == {"name": "Laplace", "bandwidth": number}

@@ -20,7 +20,7 @@ def test_metrics_are_those_of_score(task):
         estimator, y = sk.KernelRegressor, 40 + 3 * f
     # Each scales the stored rows itself.
     models = [
-        estimator("gaussian", centers=p, threads=1, preprocess=steps).fit(X[:600], y[:600]).model_
+        estimator(sk.Gaussian("median"), centers=p, threads=1, preprocess=steps).fit(X[:600], y[:600]).model_
         for p, steps in ((20, "auto"), (60, (sk.UnitRange(),)))
     ]
     test = sk.from_arrays(X[600:], y[600:])
@@ -39,8 +39,8 @@ def test_what_one_model_alone_has_is_not_a_number():
     X = rng.standard_normal((300, 2))
     y = np.array(["a", "b", "c"])[rng.integers(3, size=300)]
     two = y != "c"
-    new = sk.KernelClassifier("gaussian", centers=20, threads=1).fit(X, y).model_
-    old = sk.KernelClassifier("gaussian", centers=20, threads=1).fit(X[two], y[two]).model_
+    new = sk.KernelClassifier(sk.Gaussian("median"), centers=20, threads=1).fit(X, y).model_
+    old = sk.KernelClassifier(sk.Gaussian("median"), centers=20, threads=1).fit(X[two], y[two]).model_
     with open_executor("threads", 1) as executor:
         paired = compare_models(new, old, sk.from_arrays(X, y), executor)
     assert np.isfinite(paired.challenger["recall.c"])

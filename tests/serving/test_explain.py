@@ -55,7 +55,9 @@ def test_gradients_are_differences_of_predictions_in_the_units_of_the_columns() 
     rows = {"a": X[:, 0], "b": X[:, 1], "c": X[:, 2], "town": np.where(X[:, 3] > 0, "up", "down").tolist()}
     y = y + 2.0 * (X[:, 3] > 0)
     steps = (sk.OneHot(("town",)), sk.Standardise())  # without quantiles, whose curves have corners
-    model = sk.KernelRegressor("gaussian", 100, metric=AGOP, preprocess=steps, memory="4GiB", dtype="float64")
+    model = sk.KernelRegressor(
+        sk.Gaussian("median"), 100, metric=AGOP, preprocess=steps, memory="4GiB", dtype="float64"
+    )
     model = model.fit(rows, y).model_
     few = {name: values[:20] for name, values in rows.items()}
     values, gradients = row_gradients(model, few)
@@ -88,7 +90,7 @@ def test_steps_of_differences_suit_a_column_whatever_its_offset() -> None:
 
 def test_the_gradient_of_a_class_is_that_of_its_score() -> None:
     X, y = smooth(900, 3)
-    model = sk.KernelClassifier("gaussian", 80, memory="4GiB", dtype="float64", scaling="standard")
+    model = sk.KernelClassifier(sk.Gaussian("median"), 80, memory="4GiB", dtype="float64", scaling="standard")
     model.fit(X, np.digitize(y, [-1, 1]))
     labels, gradients = row_gradients(model.model_, X[:5])
     np.testing.assert_array_equal(labels, model.predict(X[:5]))
@@ -134,11 +136,11 @@ def test_the_report_shows_shares(run: Path) -> None:
 
 def test_models_without_gradients_are_refused() -> None:
     X, y = smooth(300, 3)
-    both = sk.KernelRegressor("gaussian", 40, memory="4GiB").fit(X, np.column_stack([y, -y])).model_
+    both = sk.KernelRegressor(sk.Gaussian("median"), 40, memory="4GiB").fit(X, np.column_stack([y, -y])).model_
     with pytest.raises(UsageError, match="Gradients"):
         sk.explain(both, X[:3])
     mixed = (sk.RandomProjection(2),)
-    model = sk.KernelRegressor("gaussian", 40, metric=AGOP, preprocess=mixed, memory="4GiB").fit(X, y).model_
+    model = sk.KernelRegressor(sk.Gaussian("median"), 40, metric=AGOP, preprocess=mixed, memory="4GiB").fit(X, y).model_
     with pytest.raises(UsageError, match="combines columns"):
         sk.explain(model, X[:3])
     assert sk.explain(model).columns == ("feature 0", "feature 1")

@@ -412,7 +412,9 @@ def test_long_ids_that_are_stored_once_count_in_every_row(coded: bool, tmp_path:
     pq.write_table(pa.table({"a": X[:, 0], "b": X[:, 1], "id": ids}), tmp_path / "t.parquet")
     source = open_tables([tmp_path / "t.parquet"], columns=["a", "b"], id="id")
     assert source.reading().row > 2000
-    model = sk.KernelRegressor("laplace", 10, sk.Direct()).fit(pd.DataFrame({"a": X[:, 0], "b": X[:, 1]}), X[:, 0])
+    model = sk.KernelRegressor(sk.Laplace("median"), 10, sk.Direct()).fit(
+        pd.DataFrame({"a": X[:, 0], "b": X[:, 1]}), X[:, 0]
+    )
     model.save(tmp_path / "m")
     sk.predict(tmp_path / "m", tmp_path / "t.parquet", tmp_path / "out.parquet", id="id")
     assert pq.read_table(tmp_path / "out.parquet")["id"].to_pylist() == ids.to_pylist()

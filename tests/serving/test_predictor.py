@@ -189,7 +189,7 @@ def test_the_application_answers_with_probabilities_and_names_unseen_categories(
     towns = np.array(["Oslo", "Rome", "Lima"])[np.arange(300) % 3]
     table = pd.DataFrame({"town": towns, "area": X[:, 0], "year": X[:, 1]})
     y = np.where(X[:, 0] + (towns == "Rome") > 0.5, "yes", "no")
-    model = sk.KernelClassifier("laplace", 50, solver=sk.Direct()).fit(table, y)
+    model = sk.KernelClassifier(sk.Laplace("median"), 50, solver=sk.Direct()).fit(table, y)
     app = example.Application(sk.Predictor(model.model_))
     rows = [{"town": "Oslo", "area": 1.0, "year": 0.0}, {"town": "Oz", "area": 0.0, "year": 0.0}]
     status, answer = asked(app, "/predict", question(rows, probabilities=True))

@@ -81,7 +81,7 @@ def fitted(X: np.ndarray, y: np.ndarray, kernel: Any = None, **how: Any) -> sk.K
 def test_it_finds_the_columns_that_matter_and_any_threads_find_the_same():
     X, y = rows(N + 500)
     one, two = (fitted(X[:N], y[:N], threads=threads) for threads in (1, 3))
-    plain = fitted(X[:N], y[:N], "laplace")
+    plain = fitted(X[:N], y[:N], sk.Laplace("median"))
     assert 1 - one.score(X[N:], y[N:]) < 0.3 * (1 - plain.score(X[N:], y[N:]))
     assert one.feature_importances_[[3, 7]].sum() > 0.9
     found = one.result_.report["kernel"]

@@ -215,5 +215,5 @@ def test_a_step_too_long_is_still_a_divergence_and_workers_see_the_same():
 @pytest.mark.parametrize("seed", range(3))
 def test_an_estimator_trains_on_them(seed: int):
     X, y = heavy(3000, seed)
-    model = sk.KernelRegressor("laplace", centers=500, solver=sk.EigenPro(epochs=3), memory="4GiB").fit(X, y)
+    model = sk.KernelRegressor(sk.Laplace("median"), centers=500, solver=sk.EigenPro(epochs=3), memory="4GiB").fit(X, y)
     assert np.isfinite(model.predict(X)).all()

@@ -107,7 +107,7 @@ def test_stored_rows_of_weight_0_are_not_left_out(tmp_path):
     rows = pd.DataFrame(rng.standard_normal((300, 3)), columns=list("abc")).assign(w=np.arange(300) % 3)
     rows.assign(y=rows.a + rows.b**2).to_parquet(tmp_path / "rows.parquet")
     data = sk.open_dataset(tmp_path / "rows.parquet", target="y", weight="w")
-    model = sk.KernelRegressor("laplace").fit(data)
+    model = sk.KernelRegressor(sk.Laplace("median")).fit(data)
     assert model.model_.calibration.facts["rows"] < 150  # half of the 200 rows of some weight
     assert np.isfinite(model.predict_interval(rows[["a", "b", "c"]])).all()
 

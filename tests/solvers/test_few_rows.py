@@ -85,7 +85,7 @@ def test_any_threads_choose_the_same_and_a_given_kernel_stays():
     assert one.model_.weights_sha256 == three.model_.weights_sha256
     assert one.result_.report["kernel"] == three.result_.report["kernel"]
     assert {trial["kernel"].get("norm", 2) for trial in one.result_.report["kernel"]["trials"]} == {1, 2}
-    assert "kernel" not in sk.KernelRegressor("laplace", memory="4GiB").fit(X, y).result_.report
+    assert "kernel" not in sk.KernelRegressor(sk.Laplace("median"), memory="4GiB").fit(X, y).result_.report
     assert sk.KernelRegressor(memory="4GiB", solver=sk.Direct(0.02)).fit(X, y).result_.report["ridge"] == 0.02
 
 

@@ -128,7 +128,7 @@ def test_metrics_of_values_are_scikit_learns(weighted):
     y = rng.standard_normal((500, 2)) * [1, 1000]
     X = np.column_stack([y[:, 0] + 0.3 * rng.standard_normal(500), y[:, 1] / 1000])
     w = rng.random(500) + 0.1 if weighted else None
-    model = sk.KernelRegressor("gaussian", centers=40, threads=1).fit(X[:300], y[:300])
+    model = sk.KernelRegressor(sk.Gaussian("median"), centers=40, threads=1).fit(X[:300], y[:300])
     data = sk.from_arrays(X[300:], y[300:], sample_weight=None if w is None else w[300:])
     found, given = model.model_.score(data), {"sample_weight": None if w is None else w[300:]}
     F = model.predict(X[300:])
@@ -234,7 +234,11 @@ def test_fifths_of_intervals_are_counted_and_have_the_same_bits_for_any_threads(
     rng = np.random.default_rng(0)
     X = rng.standard_normal((6000, 3))
     y = np.stack([np.sin(X[:, 0]), 1000 * X[:, 1]], axis=1) + (0.1 + np.abs(X[:, 2:])) * rng.standard_normal((6000, 2))
-    model = sk.KernelRegressor("gaussian", centers=100, solver=sk.Direct(ridge=1e-3)).fit(X[:3000], y[:3000]).model_
+    model = (
+        sk.KernelRegressor(sk.Gaussian("median"), centers=100, solver=sk.Direct(ridge=1e-3))
+        .fit(X[:3000], y[:3000])
+        .model_
+    )
     w = rng.random(3000) + 0.1 if weighted else None
     data = sk.from_arrays(X[3000:], y[3000:], sample_weight=w)
     made = []
@@ -261,7 +265,9 @@ def test_a_scale_that_is_one_for_all_has_one_coverage_in_every_fifth():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((400, 2))
     y = X[:, 0] + rng.standard_normal(400)
-    model = sk.KernelRegressor("gaussian", centers=20, solver=sk.Direct(ridge=1e-2)).fit(X[:90], y[:90]).model_
+    model = (
+        sk.KernelRegressor(sk.Gaussian("median"), centers=20, solver=sk.Direct(ridge=1e-2)).fit(X[:90], y[:90]).model_
+    )
     with open_executor("threads", 1) as executor:
         scored = model._score_in_detail(sk.from_arrays(X, y), executor)
     np.testing.assert_allclose(scored.details["fifths"][0, :, 1], scored.metrics["coverage_90"], rtol=1e-12)

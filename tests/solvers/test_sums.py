@@ -257,7 +257,7 @@ def table(n: int, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
 
 def test_a_table_is_prepared_as_the_first_rows_were():
     frame, y = table(1200)
-    model = sk.KernelClassifier("laplace", centers=50).partial_fit(frame[:800], y[:800])
+    model = sk.KernelClassifier(sk.Laplace("median"), centers=50).partial_fit(frame[:800], y[:800])
     before, transforms = model.model_.weights, model.model_.transforms
     model.partial_fit(frame[800:], y[800:])
     assert model.model_.transforms is transforms
@@ -276,7 +276,9 @@ def test_classes_may_come_later_if_they_are_named():
     values = frame[["b"]].assign(a=frame.a.fillna(0.0)).to_numpy()
     first = y == "yes"
     with pytest.warns(UserWarning, match="1 of 2 classes are not among"):
-        model = sk.KernelClassifier("laplace", centers=40).partial_fit(values[first], y[first], classes=["yes", "no"])
+        model = sk.KernelClassifier(sk.Laplace("median"), centers=40).partial_fit(
+            values[first], y[first], classes=["yes", "no"]
+        )
     assert model.classes_.tolist() == ["no", "yes"]
     assert set(model.predict(values)) == {"yes"}
     model.partial_fit(values[~first], y[~first])
@@ -344,7 +346,7 @@ def test_rows_whose_features_depend_on_others_cannot_be_forgotten(tmp_path: Path
     frame, y = table(400)
     steps = (sk.TargetEncode(("c",)), sk.Impute(), sk.Standardise())
     model = sk.KernelClassifier(
-        "laplace", centers=20, solver=sk.Direct(1e-3, keep_sums=True), preprocess=steps
+        sk.Laplace("median"), centers=20, solver=sk.Direct(1e-3, keep_sums=True), preprocess=steps
     ).fit(frame[["a", "c"]], y).model_  # fmt: skip
     sk.update_model(model, add=(frame[["a", "c"]], y))
     with pytest.raises(UnlikeChampionError, match="encoded by the targets of other rows"):

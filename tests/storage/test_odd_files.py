@@ -104,7 +104,7 @@ def test_a_column_may_have_any_name(name: str, tmp_path: Path) -> None:
     frame = pd.DataFrame({name: np.where(U[:, 0] > 1, np.nan, U[:, 0]), "c": list("uvw") * 20, "zz": U[:, 1]})
     for kind, write in WRITE.items():
         write(frame, tmp_path / f"t.{kind}")
-    model = sk.KernelRegressor("laplace", 5, sk.Direct(), memory="4GiB", threads=1)
+    model = sk.KernelRegressor(sk.Laplace("median"), 5, sk.Direct(), memory="4GiB", threads=1)
     model.fit(sk.open_dataset(tmp_path / "t.csv", target="zz")).save(tmp_path / "m")
     told = model.predict(frame[[name, "c"]])
     for kind in WRITE:

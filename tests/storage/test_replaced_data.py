@@ -210,7 +210,11 @@ def test_rows_replaced_after_they_were_opened_are_not_fitted_predicted_or_ingest
     with pytest.raises(StorageError, match="have changed"):
         sk.KernelRegressor(centers=20).fit(data)
     csv(place, 0)
-    model = sk.KernelRegressor("laplace", centers=20).fit(sk.open_dataset(place, target="y")).save(tmp_path / "m.zarr")
+    model = (
+        sk.KernelRegressor(sk.Laplace("median"), centers=20)
+        .fit(sk.open_dataset(place, target="y"))
+        .save(tmp_path / "m.zarr")
+    )
 
     def swap(*what: Any) -> None:
         csv(place, 1)

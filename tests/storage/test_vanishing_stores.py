@@ -114,7 +114,11 @@ def test_data_that_vanish_in_a_prediction_are_one_error_and_parts_that_were_writ
     place = tmp_path / stored
     KINDS[stored](place, 0)
     X = np.random.default_rng(0).uniform(10, 99, (100, 2))
-    model = sk.KernelRegressor("laplace", centers=20).fit({"a": X[:, 0], "b": X[:, 1]}, X[:, 0]).save(tmp_path / "m")
+    model = (
+        sk.KernelRegressor(sk.Laplace("median"), centers=20)
+        .fit({"a": X[:, 0], "b": X[:, 1]}, X[:, 0])
+        .save(tmp_path / "m")
+    )
     with FaultyServer(tmp_path) as server:
         data = f"{server.url}/{stored}" if kind == "http" else place
         gone = Vanishing(place)
@@ -152,7 +156,7 @@ def test_data_that_vanish_in_an_ingest_are_one_error_and_nothing_is_put_in_place
 
 def test_data_that_vanish_before_a_command_are_one_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     KINDS["rows.zarr"](tmp_path / "rows.zarr", 0)
-    model = sk.KernelRegressor("laplace", centers=20, solver=sk.Direct(1e-3)).fit(
+    model = sk.KernelRegressor(sk.Laplace("median"), centers=20, solver=sk.Direct(1e-3)).fit(
         sk.open_dataset(tmp_path / "rows.zarr", target="y")
     )
     model.save(tmp_path / "m")
