@@ -335,11 +335,15 @@ MIN_LEAF_METRIC_ROWS = 100
 """Rows of a leaf below which no metric is learned."""
 GRADIENT_ROWS, MIN_GRADIENT_ROWS_OF_LEAF = 10_000, 100
 """Rows whose gradients give the weights of features, about; and rows of each leaf, at least."""
-PROBED_PART, MIN_PROBED_LEAVES, MAX_PROBED_LEAVES = 16, 4, 12
+PROBED_PART, MIN_PROBED_LEAVES, MAX_PROBED_LEAVES = 16, 4, 16
 """One in so many leaves is fitted before all others, to learn the weights of features, but no more than the last
 number; with fewer such leaves than the second number, none is."""
-PROBED_TREES = 4
-"""Trees, at most, of which such leaves are fitted: each is cut with the weights that the one before has taught."""
+PROBED_TREES, PROBED_ROUNDS = 4, 2
+"""Trees, at most, of which such leaves are fitted: each is cut with the weights that the one before has taught; and
+rounds, at most, in which the leaves of a tree learn weights."""
+PROBED_STEP = 2.0
+"""Steps towards the weights of a round that are taken at once. On covtype the error of single steps falls by less than
+is sure, long before weights stay as they are."""
 BLENDS = (1.0, 0.5, 0.0)
 """Widths of the blending at borders that validation rows choose among, in parts of the overlap."""
 

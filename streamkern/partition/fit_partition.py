@@ -22,7 +22,7 @@ from streamkern.data.class_weights import weighted_like
 from streamkern.data.row_order import Assembly
 from streamkern.data.statistics import require_range
 from streamkern.data.targets import Classes, Indicators, encoding_to_json
-from streamkern.defaults import BLENDS, METRIC_ROUNDS, PROBED_TREES, TREES, VARIANCE_ROWS
+from streamkern.defaults import BLENDS, PROBED_ROUNDS, PROBED_TREES, TREES, VARIANCE_ROWS
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import StreamkernError, UnlikeChampionError, UsageError
 from streamkern.evaluation.score import score
@@ -424,7 +424,7 @@ def _probe_memory(shape: PartitionShape) -> int:
 
 
 def _probe_work(shape: PartitionShape) -> StageWork:
-    return _work_of_leaves(shape, PROBED_TREES * (METRIC_ROUNDS + 1) * shape.probed)
+    return _work_of_leaves(shape, PROBED_TREES * (PROBED_ROUNDS + 1) * shape.probed)
 
 
 # -------------------------------------------------------------------------------------------------------- the leaves

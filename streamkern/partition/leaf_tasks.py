@@ -112,11 +112,12 @@ class LeafSettings:
         """Return settings with a kernel and a ridge chosen for all, on so many rows; each leaf learns a ``metric``."""
         return replace(self, recipe=replace(self.recipe, kernel=kernel, metric=metric), ridge=(ridge, rows))
 
-    def learned_weights(self, leaves: Sequence[dict[str, Any]]) -> Array | None:
+    def learned_weights(self, leaves: Sequence[dict[str, Any]], step: float = 1.0) -> Array | None:
         """Return these weights times M^½, for the mean squared gradients M (d,) of leaves that were fitted with them.
 
         M is the diagonal of the average gradient outer product (Radhakrishnan et al. 2024), of rows in many leaves
-        where the search saw a sample of all rows. Distances keep their mean.
+        where the search saw a sample of all rows. A ``step`` above 1 goes further, to M to the power of ½ ``step``.
+        Distances keep their mean.
         """
         found = [each for each in leaves if each.get("gradient") is not None]
         M = sum((each["mass"] * each["gradient"] for each in found), np.zeros(1))
@@ -125,7 +126,7 @@ class LeafSettings:
         before = np.ones(len(M)) if self.weights is None else self.weights
         variance = sum(each["mass"] * each["variance"] for each in found)
         M[variance == 0] = M[variance > 0].mean()  # nothing is known of features that do not vary in these leaves
-        M *= np.square(before)
+        M = M**step * np.square(before)
         for block in self.blocks:
             M[list(block)] = M[list(block)].mean()
         M /= M.max()

@@ -13,10 +13,11 @@ import numpy as np
 from streamkern.data.row_order import Assembly
 from streamkern.defaults import (
     MAX_PROBED_LEAVES,
-    METRIC_ROUNDS,
     MIN_HELD_OUT_ROWS_OF_LEAF,
     MIN_PROBED_LEAVES,
     PROBED_PART,
+    PROBED_ROUNDS,
+    PROBED_STEP,
     PROBED_TREES,
 )
 from streamkern.evaluation.paired_errors import Errors
@@ -67,7 +68,7 @@ class Probe:
             self.settings, held_out_rows=MIN_HELD_OUT_ROWS_OF_LEAF, gradient_rows=gradient_rows(max(1, len(some)))
         )
         best, error, weights = before, None, before
-        for _ in range(METRIC_ROUNDS + 1):
+        for _ in range(PROBED_ROUNDS + 1):
             settings = replace(settings, weights=weights)
             shared = (rows, settings, tree, self.budget)
             found = list(fitted_leaves(list(rows.leaves), shared, self.executor, self.at_once))
@@ -77,5 +78,5 @@ class Probe:
             reached = Errors(*np.array([[each["left_out_error"], each["mass"]] for each in found]).T)
             if not np.isfinite(reached.mean) or (error is not None and not reached.beats(error)):
                 break
-            best, error, weights = weights, reached, settings.learned_weights(found)
+            best, error, weights = weights, reached, settings.learned_weights(found, PROBED_STEP)
         return None if best is before else best
