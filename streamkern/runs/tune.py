@@ -224,11 +224,11 @@ def tune(
     bandwidths have at most 1% more error, the nearest to the median distance is chosen. If several numbers of centers
     have at most 1% more error, the smallest is chosen. Augmentations and sample weights are ignored.
 
-    A ``Pipeline`` contains data, model and solver. If it has no kernel, or only the name of one, and the argument
-    ``kernel`` is not given, ``tune`` searches as ``run`` does, unless there are fewer than 40 rows. The attribute
-    ``search`` of the returned ``Tuning`` has the result: a kernel, and maybe a metric (weights of the features in
-    distances). Ridges and numbers of centers are then tried with these. The attribute ``pipeline`` of the ``Tuning``
-    still leaves the kernel open. So ``run`` searches again when it trains this pipeline.
+    A ``Pipeline`` contains data, model and solver. If it has no kernel, or only the name of one, ``tune`` searches as
+    ``run`` does, unless you give ``kernel``, or there are fewer than 40 rows. The attribute ``search`` of the returned
+    ``Tuning`` has the result: a kernel, and maybe a metric (weights of the features in distances). Ridges and numbers
+    of centers are then tried with these. Its attribute ``pipeline`` still leaves the kernel open, so ``run`` searches
+    again when it trains this pipeline.
 
     Args:
         data: a ``Pipeline``, or a ``Dataset`` with training rows. From a ``Dataset``, ``tune`` creates a pipeline with
