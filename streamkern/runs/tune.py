@@ -217,18 +217,17 @@ def tune(
 ) -> Tuning:
     """Choose bandwidth, ridge and number of centers for a data set, by trials on a subsample.
 
-    Centers are the rows that a model compares new rows with. The subsample is divided into two parts. Models are fitted
-    to the first part, by normal equations, and scored on the second part. Six bandwidths are tried, which are multiples
-    of the median distance between rows. If the kernel has a number as its bandwidth, this number is tried, too. Then
-    two bandwidths next to the best are tried. In general, the choice has the smallest squared error. If several
-    bandwidths have at most 1% more error, the nearest to the median distance is chosen. If several numbers of centers
-    have at most 1% more error, the smallest is chosen. Augmentations and sample weights are ignored.
+    Centers are the rows that a model compares new rows with. Models are fitted to one part of the subsample, by normal
+    equations, and scored on the other. Six bandwidths are tried, which are multiples of the median distance between
+    rows. If the kernel has a number as its bandwidth, this number is tried, too. Then two bandwidths next to the best
+    are tried. In general, the choice has the smallest squared error. If several bandwidths have at most 1% more error,
+    the nearest to the median distance is chosen. If several numbers of centers have at most 1% more error, the smallest
+    is chosen. Augmentations and sample weights are ignored.
 
     A ``Pipeline`` contains data, model and solver. If it has no kernel, or only the name of one, ``tune`` searches as
     ``run`` does, unless you give ``kernel``, or there are fewer than 40 rows. The attribute ``search`` of the returned
     ``Tuning`` has the result: a kernel, and maybe a metric (weights of the features in distances). Ridges and numbers
-    of centers are then tried with these. Its attribute ``pipeline`` still leaves the kernel open, so ``run`` searches
-    again when it trains this pipeline.
+    of centers are then tried with these. Its ``pipeline`` still leaves the kernel open, so ``run`` searches again.
 
     Args:
         data: a ``Pipeline``, or a ``Dataset`` with training rows. From a ``Dataset``, ``tune`` creates a pipeline with
