@@ -424,7 +424,9 @@ def _probe_memory(shape: PartitionShape) -> int:
 
 
 def _probe_work(shape: PartitionShape) -> StageWork:
-    return _work_of_leaves(shape, PROBED_TREES * (PROBED_ROUNDS + 1) * shape.probed)
+    sweeps = 2 * PROBED_TREES  # of each tree a sample is read, and then the rows of its leaves
+    fits = _work_of_leaves(shape, PROBED_TREES * (PROBED_ROUNDS + 1) * shape.probed)
+    return replace(fits, rows=sweeps * shape.stored_rows, passes=sweeps, read=sweeps * shape.stored_bytes)
 
 
 # -------------------------------------------------------------------------------------------------------- the leaves
