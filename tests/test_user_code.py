@@ -360,3 +360,15 @@ def test_where_the_code_cannot_be_known_nothing_is_reused_and_resuming_is_refuse
     (tmp_path / "run" / "result.json").write_text(json.dumps({**result, "status": "interrupted"}))
     with pytest.raises(UsageError, match=r"cannot be resumed: g calls eval\(\)"):
         resume(tmp_path / "run")
+
+
+def test_a_pipeline_file_knows_its_place_whatever_the_directory_of_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "p.py").write_text(
+        "from pathlib import Path\nimport numpy as np, streamkern as sk\nROOT = Path(__file__).parents[0]\n"
+        "def pipeline():\n    assert ROOT.is_absolute()\n"
+        "    return sk.Pipeline(sk.from_arrays(np.eye(9), np.arange(9) % 3))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert load_pipeline("p.py").train.base_rows == 9

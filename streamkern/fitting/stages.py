@@ -243,7 +243,8 @@ def _like_training(fit: Any, name: str) -> Dataset:
             rows, train.source.n_features, train.source.columns, train.transforms, train.source.schema
         )
         prepared = rows._prepared_like(train)._final()
-        if name == "test" and not preprocessing_steps(fit.recipe) and fit.recipe.metric is None:
+        as_given = fit.recipe.metric is None and fit.choice is None
+        if name == "test" and not preprocessing_steps(fit.recipe) and as_given:
             require_same_scaling(rows, prepared)
     return prepared
 

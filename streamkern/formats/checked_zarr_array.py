@@ -8,7 +8,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Lock
 from typing import Any, cast
 
@@ -150,7 +150,8 @@ class StoredArray(StoredRows):
             return 0, min(self.array.shape[0] * row, max(CHUNK_CACHE_BYTES, block)) + 2 * block
         if self._whole is not None and not self.remote and rows == min(chunk, self.array.shape[0]):
             return chunk * row, 0  # only the frame, which is decoded into the rows
-        return 2 * min(-(-rows // chunk) * chunk, max(chunk, self.array.shape[0])) * row, 0
+        again = chunk * row if self.array.shards is not None else 0  # a chunk of the fill value is read twice
+        return 2 * min(-(-rows // chunk) * chunk, max(chunk, self.array.shape[0])) * row + again, 0
 
     def key_of_row(self, row: int) -> str:
         """Return the key of the first stored chunk (or shard) with the row."""
@@ -313,7 +314,7 @@ class StoredArray(StoredRows):
                 if self.array.shards is None:
                     present = sync(self.array.store.exists(key))
                 else:
-                    present = _is_all(np.asarray(self._filled_otherwise[region]), self._fill)
+                    present = _is_all(reread(partial(self._read_otherwise, region)), self._fill)
             except StorageError:
                 raise
             except Exception as error:
@@ -330,6 +331,9 @@ class StoredArray(StoredRows):
 
     def _outer_of(self, coords: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(c * step // outer for c, step, outer in zip(coords, self.array.chunks, self.outer, strict=True))
+
+    def _read_otherwise(self, region: tuple[slice, ...]) -> Array:
+        return np.asarray(self._filled_otherwise[region])
 
     @cached_property
     def _filled_otherwise(self) -> zarr.Array[Any]:

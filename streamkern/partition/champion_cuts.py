@@ -59,10 +59,10 @@ def from_champion(partition: Partition, model: PartitionedMachine) -> WarmPartit
 
 
 def settings_digest(recipe: Recipe, partition: Partition) -> str:
-    """Digest of the settings that decide preprocessing and cuts besides the rows; a new digest means new cuts."""
+    """Digest of the settings that decide preprocessing, kernel and cuts besides the rows: a new one, new cuts."""
     return digest(
         without_champion(partition).to_json(), [described(step) for step in preprocessing_steps(recipe)], recipe.task,
-        recipe.dtype, recipe.seed,
+        recipe.dtype, recipe.seed, described(recipe.kernel), described(recipe.metric),
     )  # fmt: skip
 
 

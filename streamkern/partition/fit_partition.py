@@ -241,6 +241,8 @@ KERNEL_OF_LEAVES = replace(
 def _look_at_rows(fit: PartitionFit) -> None:
     note_rows(fit)
     champion, choice = champion_of(fit.partition), fit.choice
+    if fit.recipe.train.roles is not None:  # a leaf, which would hold rows out at random, does not know them
+        fit.settings = replace(fit.settings, recipe=replace(fit.settings.recipe, metric=None))
     if fit.recipe.threshold is not None:
         require_two_classes(fit.encoding)
     if champion is not None and (ridge := champion.metadata["partition"].get("ridge")):
@@ -249,7 +251,7 @@ def _look_at_rows(fit: PartitionFit) -> None:
         fit.weights = [None if each is None else np.array(each) for each in known]
     if choice is not None:
         searched = fit.search is not None and fit.search.kinds
-        metric = None if searched else fit.recipe.metric
+        metric = None if searched else fit.settings.recipe.metric
         fit.settings = fit.settings.chosen(choice.kernel, choice.ridge, choice.rows, metric)
         fit.data = choice.metric.applied(fit.data)
         if choice.metric.kind != "full":
@@ -373,11 +375,7 @@ def _sweep_work(shape: PartitionShape) -> StageWork:
 
 def _probes(fit: PartitionFit | PartitionShape) -> bool:
     """Are weights of features learned in some leaves, before the rows are cut?"""
-    if isinstance(fit, PartitionFit):
-        return fit.choice is not None and _probes(fit.shape)
-    # A row alone may be left out only where rows have no time and no group.
-    alone = fit.recipe.train.roles is None
-    return alone and fit.trees > 1 and fit.probed > 0 and fit.shared_search is not None
+    return fit.probed > 0 if isinstance(fit, PartitionShape) else fit.choice is not None and fit.shape.probed > 0
 
 
 def _probe_settings(fit: PartitionFit) -> LeafSettings:
@@ -400,7 +398,7 @@ def _learn_weights(fit: PartitionFit) -> Array:
         return builder.grow(lambda name, tree, compute: compute()).tree
 
     shape = fit.shape
-    probe = Probe(_probe_settings(fit), assembly, grow, fit.executor, shape.at_once, shape.budget)
+    probe = Probe(_probe_settings(fit), assembly, grow, fit.executor, shape.probed_at_once, shape.budget)
     return _after_release(probe.weights())
 
 
@@ -419,8 +417,7 @@ def _take_weights(fit: PartitionFit, weights: Array) -> None:
 
 
 def _probe_memory(shape: PartitionShape) -> int:
-    rows = 2 * shape.probed_rows  # while they are joined
-    return max(_levels_memory(shape), shape.sweeping + rows + (shape.at_once * shape.each if shape.here else 0))
+    return max(_levels_memory(shape), shape.probing + (shape.probed_at_once * shape.each if shape.here else 0))
 
 
 def _probe_work(shape: PartitionShape) -> StageWork:
@@ -435,7 +432,7 @@ def _probe_work(shape: PartitionShape) -> StageWork:
 def _train_leaves(fit: PartitionFit) -> list[dict[str, Any]]:
     training = LeafTraining(
         fit.settings, fit.shape.budget, fit.rows_of_leaves, fit.grown, fit.executor, fit.runner, fit.shape.at_once,
-        fit.weights, fit.choice is not None and fit.grown.tree.trees > 1,
+        fit.weights, fit.choice is not None and fit.grown.tree.trees > 1 and fit.settings.recipe.metric is None,
     )  # fmt: skip
     return training.leaves()
 

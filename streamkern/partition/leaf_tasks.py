@@ -126,7 +126,7 @@ class LeafSettings:
         before = np.ones(len(M)) if self.weights is None else self.weights
         variance = sum(each["mass"] * each["variance"] for each in found)
         M[variance == 0] = M[variance > 0].mean()  # nothing is known of features that do not vary in these leaves
-        M = M**step * np.square(before)
+        M = M * (M / M.max()) ** (step - 1) * np.square(before)
         for block in self.blocks:
             M[list(block)] = M[list(block)].mean()
         M /= M.max()

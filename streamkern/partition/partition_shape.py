@@ -31,6 +31,8 @@ from streamkern.fitting.solver_choice import resolve_solver
 from streamkern.fitting.stage import Stage
 from streamkern.fitting.stages import EVALUATE, stages_of_model
 from streamkern.memory import format_bytes
+from streamkern.partition.champion_cuts import champion_of
+from streamkern.partition.grow_tree import sample_rows
 from streamkern.partition.joint_calibration import held_out_rows_of_leaf
 from streamkern.partition.leaf_rows import RUN_BYTES
 from streamkern.partition.probed_weights import probed_leaves
@@ -173,12 +175,28 @@ class PartitionShape(FitShape):
     @property
     def probed(self) -> int:
         """Leaves of a tree in which weights of features are learned before all are fitted."""
-        return probed_leaves(self.leaves // self.trees)
+        # A row alone may be left out only where rows have no time and no group.
+        recipe = self.recipe
+        closed = self.trees == 1 or recipe.train.roles is not None or champion_of(recipe.partition) is not None
+        return 0 if closed or self.shared_search is None else probed_leaves(self.leaves // self.trees)
 
     @property
     def probed_rows(self) -> int:
-        """Bytes of the rows of these leaves."""
-        return self.probed * self.leaf_rows * self.row
+        """Bytes of the rows of these leaves, twice, while they are joined or sent."""
+        return 2 * self.probed * self.leaf_rows * self.row
+
+    @property
+    def probing(self) -> int:
+        """Bytes that are held while they are fitted: their rows, and the sample that trees are grown from."""
+        rows, width = self.dataset.base_rows, self.dataset.n_features * self.itemsize
+        sample = sample_rows(self.recipe.partition, rows, width) * width
+        return self.sweeping + self.probed_rows + sample
+
+    @property
+    def probed_at_once(self) -> int:
+        """Of these leaves, those that are fitted at a time, as memory allows."""
+        room = self.budget - self.held - self.probing
+        return int(np.clip(room // self.each, 1, self.slots)) if self.here else self.slots
 
     @cached_property
     def in_order(self) -> int:

@@ -28,6 +28,9 @@ from streamkern.partition.leaf_tasks import LeafSettings, fitted_leaves, gradien
 from streamkern.rng import generator
 from streamkern.types import Array
 
+_FACTS = ("mass", "gradient", "variance", "left_out_error")
+"""What is kept of a leaf that was fitted: its model is not."""
+
 
 def probed_leaves(leaves: int) -> int:
     """Return the number of a tree's leaves in which weights are learned; 0 of few leaves, whose rows the search saw."""
@@ -71,8 +74,8 @@ class Probe:
         for _ in range(PROBED_ROUNDS + 1):
             settings = replace(settings, weights=weights)
             shared = (rows, settings, tree, self.budget)
-            found = list(fitted_leaves(list(rows.leaves), shared, self.executor, self.at_once))
-            found = [each for each in found if each.get("gradient") is not None]
+            fitted = fitted_leaves(list(rows.leaves), shared, self.executor, self.at_once)
+            found = [{name: each[name] for name in _FACTS} for each in fitted if each.get("gradient") is not None]
             if not found:
                 break
             reached = Errors(*np.array([[each["left_out_error"], each["mass"]] for each in found]).T)

@@ -222,7 +222,7 @@ def _function(file: Path) -> Callable[..., Any]:
     if file.suffix != ".py":
         raise UsageError("This is not a Python file.", where=str(file), expected="a file that ends in .py")
     module = ModuleType(PIPELINE_FILE + file.stem)
-    module.__file__ = str(file)
+    module.__file__ = str(file.absolute())  # kept results know a file by it, whatever the directory of the call
     sys.modules[module.__name__] = module  # dataclasses and pickles of the user's classes look their module up
     with _explaining(file, "The pipeline file"):
         # Compiled each time: cached bytecode would pass for that of an edit of the same size and second.

@@ -111,7 +111,8 @@ def predict(
     """Predict every stored row, in order, and write the predictions as one parquet or CSV file or one zarr group.
 
     The column ``prediction`` has labels, of the same type as in training, or values (``prediction_0``, ... with several
-    outputs). ``output`` appears when it is complete. After an interruption, the same call computes the missing parts.
+    outputs). ``output`` appears when it is complete. After an interruption, the same call goes on from
+    the first missing part.
     ``output`` then has the same bytes as without the interruption. If a complete ``output`` is parquet or zarr, the
     same call does nothing. If it is CSV, the call raises an error unless ``overwrite`` is given, because a CSV file
     does not record its model and data.
