@@ -305,3 +305,13 @@ def test_a_missing_time_is_an_error_wherever_a_fit_looks_at_it(n):
     days[7] = np.nan
     with pytest.raises(sk.errors.DataError, match="no time"):
         sk.KernelRegressor().fit(X[["a", "b"]], y, times=days)
+
+
+@pytest.mark.slow
+def test_leaves_of_rows_with_a_time_learn_no_metric_on_rows_drawn_at_random():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4)).astype(np.float32)
+    data = sk.from_arrays(X, X[:, 0] + 0.1 * rng.normal(size=300), time=np.arange(300))
+    for how in ({}, {"kernel": "laplace"}):
+        model = sk.KernelRegressor(metric=sk.AGOP(), partition=sk.Partition(leaves=2), **how).fit(data).model_
+        assert all("metric" not in model.leaves.model(leaf).metadata for leaf in range(2))

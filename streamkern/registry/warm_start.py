@@ -148,7 +148,7 @@ def _warm_leaves(pipeline: Pipeline, partition: Partition, champion: KernelMachi
     if wanted.partition is None:
         return pipeline, "the champion has leaves, and one model has all rows"
     if champion.metadata.get("partition", {}).get("request") != settings_digest(wanted, wanted.partition):
-        return pipeline, "preprocessing or partition differ from the champion's"
+        return pipeline, "preprocessing, kernel, metric or partition differ from the champion's"
     if pipeline.train.source.columns != champion.columns:
         return pipeline, "the columns differ from the champion's"
     return replace(pipeline, partition=from_champion(partition, champion)), None

@@ -565,7 +565,9 @@ def test_only_leaves_whose_rows_have_changed_are_trained_again(tmp_path: Path):
     ("changes", "reason"),
     [
         ({"partition": sk.Partition(leaves=5, overlap=0.0)}, "partition differ"),
-        ({"preprocess": (sk.Standardise(), sk.Normalise())}, "preprocessing or partition differ"),
+        ({"preprocess": (sk.Standardise(), sk.Normalise())}, "preprocessing, kernel, metric or partition differ"),
+        ({"kernel": sk.Gaussian("median")}, "kernel, metric or partition differ"),
+        ({"kernel": sk.Laplace("median"), "metric": sk.AGOP()}, "kernel, metric or partition differ"),
     ],
 )
 def test_leaves_of_another_request_are_cut_anew(changes: dict[str, Any], reason: str, tmp_path: Path):
