@@ -15,6 +15,8 @@ from streamkern.memory import format_bytes
 LINE_EVERY = 10.0
 """Seconds between two lines of progress where there is no bar."""
 
+_BAR, _WIDE = 12, 80  # columns of a bar, on terminals that are at least so wide
+
 
 def duration_text(seconds: float) -> str:
     """Seconds for people: ``4.2 s``, ``3:05``, ``1:02:03``."""
@@ -123,7 +125,7 @@ class Display:
         return True
 
     def _draw(self, name: str, line: str, texts: tuple[str, ...] = (), done: int = 0, total: int | None = None) -> None:
-        """Draw a bar over the previous one, with as much of ``texts`` as fits the width; or write ``line``."""
+        """Draw a bar over the previous one, or write ``line``; the last of ``texts`` go that do not fit the width."""
         if not self._live or self._stream is None:
             self._line(line)
             return
@@ -131,7 +133,13 @@ class Display:
             self._try(self._begin)
         if self._bar is None:
             return
-        text = "  ".join(texts)
+        columns = self._bar.console.width
+        left = columns - 2 - (_BAR + 1 if columns >= _WIDE else 0)
+        name = name[:left]
+        text = ""
+        for part in texts:
+            if len(name) + len(text) + len(part) + 2 <= left:
+                text += f"  {part}" if text else part
         bar, task = self._bar, self._bar.task_ids[0]
         self._try(lambda: bar.update(task, description=name, completed=done, total=total, texts=text, refresh=True))
 
@@ -139,16 +147,14 @@ class Display:
         # A tenth of a second that only a bar needs.
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
-        from rich.table import Column
 
-        rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)
-        console = Console(file=self._stream, force_terminal=True, highlight=False)
+        wide = _columns(self._stream) >= _WIDE
+        console = Console(file=self._stream, force_terminal=True, width=_columns(self._stream), highlight=False)
         bar = Progress(
-            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
-            BarColumn(12),
-            TextColumn("{task.fields[texts]}", markup=False, table_column=rest),
+            TextColumn("{task.description}", markup=False),
+            *([BarColumn(_BAR)] if wide else []),
+            TextColumn("{task.fields[texts]}", markup=False),
             console=console,
-            expand=True,
             auto_refresh=False,
             transient=True,
             redirect_stdout=False,
@@ -207,3 +213,10 @@ def _step(fields: dict[str, Any]) -> tuple[str, ...]:
         f"{fields['wait']:.0%} waiting for data",
         f"pass {fields['pass_'] + 1}",
     )
+
+
+def _columns(stream: TextIO | None) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80 if stream is not None else 80
+    except (OSError, ValueError):
+        return 80
