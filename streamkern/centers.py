@@ -29,6 +29,7 @@ from streamkern.engine.operation_counts import Operations
 from streamkern.errors import DataError, UsageError, require_counts
 from streamkern.execute.base import Executor, Parts
 from streamkern.kernels import Expansion, Kernel, StoredCenters
+from streamkern.kernels.base import require_bandwidth
 from streamkern.kernels.stored_centers import tiles_of_blocks
 from streamkern.rng import generator
 from streamkern.storage.serialize import serializable
@@ -309,7 +310,7 @@ class RPCholesky(Centers):
         seed: seed of the draws.
 
     Raises:
-        UsageError: p is below 1, or the subsample below p.
+        UsageError: p is below 1, or the subsample below p; or a search is to choose the bandwidth.
     """
 
     p: int
@@ -319,6 +320,7 @@ class RPCholesky(Centers):
 
     def __post_init__(self) -> None:
         require_counts(self, p=1, subsample=1)
+        require_bandwidth(self.kernel, "RPCholesky(kernel=...)")
         if self.subsample is not None and self.subsample < self.p:
             raise UsageError(
                 f"{self.p} centers are to be drawn from {self.subsample} rows.",

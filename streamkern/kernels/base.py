@@ -151,6 +151,11 @@ class Kernel(Parameters, ABC):
         """True if a length scale is the median distance between two rows, and not yet known."""
         return False
 
+    @property
+    def is_open(self) -> bool:
+        """True if a search chooses the length scale, as of a kernel that is given by its name alone."""
+        return False
+
     def at_median(self, distance: float) -> Kernel:
         """Return the kernel with ``distance``, in the units of the rows, in place of every ``"median"``."""
         return self
@@ -434,6 +439,19 @@ def _parts(kernel: Kernel, kind: type[Sum] | type[Product]) -> tuple[Kernel, ...
 def _check_kernels(whole: Kernel, *parts: Any) -> None:
     if not parts or not all(isinstance(part, Kernel) for part in parts):
         raise UsageError(f"The parts are {parts!r}.", where=type(whole).__name__, expected="one kernel or more")
+    for part in parts:
+        require_bandwidth(part, type(whole).__name__)
+
+
+def require_bandwidth(kernel: Kernel, where: str) -> None:
+    """Raise UsageError for a kernel whose bandwidth only a search for the whole kernel chooses."""
+    if kernel.is_open:
+        raise UsageError(
+            f"The bandwidth of {kernel!r} is left to a search for the kernel.",
+            where=where,
+            expected='a number, or "median"',
+            remedy='give the bandwidth "median"; a search chooses only a kernel that is passed alone, by its name',
+        )
 
 
 def _fold(parts: tuple[Kernel, ...], combine: np.ufunc, S: Array, x_norms: Array, z_norms: Array, loops: Loops) -> None:

@@ -20,7 +20,7 @@ from streamkern.engine import Engine
 from streamkern.engine.base import CENTER_TILE, ROW_TILE, Basis
 from streamkern.engine.packed_triangle import cuts
 from streamkern.errors import NumericalError, UsageError, require_types
-from streamkern.kernels.base import Expansion, Kernel, set_integer
+from streamkern.kernels.base import Expansion, Kernel, require_bandwidth, set_integer
 from streamkern.kernels.named_kernels import kernel_from_json, restored
 from streamkern.kernels.radial import Gaussian, Laplace, Matern, Radial
 from streamkern.rng import HashFamily, row_hash
@@ -124,6 +124,7 @@ class RandomFourier(_Random):
         set_integer(self, "M", 1)
         set_integer(self, "seed", 0)
         require_types(self)
+        require_bandwidth(self.kernel, "RandomFourier(kernel=...)")
         if not isinstance(self.kernel, Gaussian | Laplace | Matern) or self.kernel.norm != 2:
             raise UsageError(
                 f"There are no random Fourier features for {self.kernel!r}.",
@@ -197,6 +198,7 @@ class _AtCenters(FeatureMap):
 
     def __post_init__(self) -> None:
         require_types(self)
+        require_bandwidth(self.kernel, f"{type(self).__name__}(kernel=...)")
 
     @property
     def translation_invariant(self) -> bool:

@@ -16,7 +16,6 @@ from streamkern.kernels.radial import (
     Gaussian,
     Laplace,
     Matern,
-    Radial,
     RadialProfile,
 )
 
@@ -52,7 +51,7 @@ NAMED_KERNELS: dict[str, Kernel] = RADIAL_KERNELS | {
 
 def is_open(kernel: Kernel | None) -> bool:
     """Return True if the rows choose the bandwidth: of no kernel, or of one that is given by name alone."""
-    return kernel is None or (isinstance(kernel, Radial) and kernel.bandwidth == OPEN)
+    return kernel is None or kernel.is_open
 
 
 def named_kernel(given: Any, where: str) -> Kernel | None:

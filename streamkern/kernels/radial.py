@@ -60,6 +60,10 @@ class Radial(Kernel):
     def needs_median(self) -> bool:
         return self.bandwidth == MEDIAN
 
+    @property
+    def is_open(self) -> bool:
+        return self.bandwidth == OPEN
+
     def at_median(self, distance: float) -> Self:
         return replace(self, bandwidth=distance) if isinstance(self.bandwidth, str) else self
 
@@ -109,6 +113,13 @@ class _Normed(Radial):
     def __post_init__(self) -> None:
         super().__post_init__()
         set_integer(self, "norm", 1, 2)
+        if self.is_open and self.norm == 1:
+            raise UsageError(
+                "The norm is 1, and the bandwidth is left to a search, which tries both norms.",
+                where=f"{type(self).__name__}(norm=...)",
+                expected='a number as bandwidth, or "median"',
+                remedy='give the bandwidth "median"; or leave the norm out',
+            )
 
     def __repr__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in vars(self).items() if (name, value) != ("norm", 2))

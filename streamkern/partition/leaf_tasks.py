@@ -210,7 +210,9 @@ class LeafTraining:
                 if value is not None:
                     found[leaf], kept, rows = value, kept + 1, rows + int(counts[leaf])
             pending = [leaf for leaf in order if leaf not in found]
-            fitted = self._fitted(pending, settings)
+            if not pending:
+                continue  # and no row is read
+            fitted = fitted_leaves(pending, (self.rows, settings, tree, self.budget), self.executor, self.at_once)
             for leaf in pending:  # the wait for a leaf is the time of its stage
                 value = found[leaf] = self.runner.keep(f"leaf-{leaf}", partial(key, leaf), partial(next, fitted))
                 rows, seconds = rows + int(counts[leaf]), time.perf_counter() - began
@@ -246,10 +248,6 @@ class LeafTraining:
         """Digest of everything that all leaves of a tree depend on besides their rows."""
         encoding = self.leaf_rows.assembly.encoding
         return digest(self.grown.tree.fingerprint, encoding_to_json(encoding), *settings.identity)
-
-    def _fitted(self, pending: Sequence[int], settings: LeafSettings) -> Iterator[dict[str, Any]]:
-        shared = (self.rows, settings, self.grown.tree, self.budget)
-        return fitted_leaves(pending, shared, self.executor, self.at_once)
 
 
 def fitted_leaves(

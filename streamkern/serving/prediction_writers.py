@@ -100,7 +100,7 @@ class Predictions(ABC):
         return part * self.part_rows, min(self.n, (part + 1) * self.part_rows)
 
     def first_missing(self) -> int:
-        """Return the first part still to be written, which is their number if there is none."""
+        """Return the first part that is not written; the number of parts if all are."""
         missing = (part for part in range(len(self)) if not all(file.exists() for file in self._files(part)))
         return next(missing, len(self))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamkern.centers import RPCholesky
 from streamkern.errors import ModelFormatError, UsageError
 from streamkern.kernels import (
     NTK,
@@ -24,9 +26,11 @@ from streamkern.kernels import (
     Laplace,
     Linear,
     Matern,
+    Nystrom,
     Polynomial,
     Product,
     RadialProfile,
+    RandomFourier,
     Scaled,
     Sum,
     kernel_from_json,
@@ -141,6 +145,23 @@ def test_a_kernel_is_named() -> None:
     assert named_kernel("auto", "here") is named_kernel(None, "here") is None
     with pytest.raises(UsageError, match=r"'laplase'; did you mean 'laplace'\?"):
         named_kernel("laplase", "Pipeline(kernel=...)")
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: Laplace("auto") + Linear(),
+        lambda: 2 * Gaussian("auto"),
+        lambda: Product((Gaussian("auto"), Linear())),
+        lambda: RandomFourier(Gaussian("auto"), 300),
+        lambda: Nystrom(Gaussian("auto")),
+        lambda: RPCholesky(100, Gaussian("auto")),
+        lambda: Laplace("auto", norm=1),
+    ],
+)
+def test_a_search_chooses_the_bandwidth_of_a_kernel_that_is_passed_alone(build: Callable[[], Any]):
+    with pytest.raises(UsageError, match="search"):
+        build()
 
 
 def test_the_norm_is_part_of_a_kernel_and_of_what_is_saved_only_where_it_is_1():

@@ -13,7 +13,7 @@ import pytest
 
 import streamkern as sk
 from streamkern.models.cut_tree import CutTree
-from streamkern.partition import probed_weights
+from streamkern.partition import leaf_rows, probed_weights
 from streamkern.partition.grow_tree import principal_axis
 from streamkern.partition.leaf_tasks import LeafSettings
 from streamkern.partition.probed_weights import probed_leaves
@@ -208,3 +208,16 @@ def test_an_interrupted_run_learns_the_same_weights_in_leaves(tmp_path: Path, mo
     result = sk.run(pipeline, tmp_path / "run", threads=1)
     assert {"weights", "level-sample"} <= {stage["name"] for stage in result["stages"] if stage["cached"]}
     assert result.weights_sha256 == whole.weights_sha256
+
+
+def test_leaves_that_are_all_kept_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    X, y = table()
+    pipeline = sk.Pipeline(sk.from_arrays(X, y), task="regression", partition=sk.Partition(rows=800))
+    whole = sk.run(pipeline, tmp_path, threads=1)
+    (tmp_path / "model.zarr").rename(tmp_path / "kept.zarr")
+
+    def read(*given: Any) -> Any:
+        raise AssertionError("rows of leaves are read")
+
+    monkeypatch.setattr(leaf_rows.LeafIds, "of", read)
+    assert sk.run(pipeline, tmp_path, threads=1).weights_sha256 == whole.weights_sha256
