@@ -292,7 +292,7 @@ MAX_WEIGHT_ROUNDING = 1e-6
 ROWS_PER_FUNCTION = 4
 """Rows drawn by weight for each function: their products are within (1 ± 1/2)² of the mean (Marchenko-Pastur)."""
 LBFGS_PAIRS = 10
-"""Pairs of steps and gradients of ``Logistic``."""
+"""Pairs of steps and gradients of ``LBFGS``."""
 ARMIJO_SHARE, SHORTER_STEP_SHARES = 1e-4, (0.1, 0.5)
 """Share of the predicted decrease that a step must have; a step that was too long is cut to between these shares of
 it."""
@@ -437,7 +437,7 @@ two of seven tables have more error, one by .003."""
 RIDGE_MULTIPLES = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Ridges that are compared at last, in multiples of the best so far."""
 MIN_LOGISTIC_RIDGE = 3e-7
-"""Ridge of ``Logistic`` at least, for the rows of the subsample: where squares want none, logits grow without bound
+"""Ridge of ``LBFGS`` at least, for the rows of the subsample: where squares want none, logits grow without bound
 (covtype at 20,000 rows, ADR 27)."""
 BANDWIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Bandwidths that are compared first, in typical distances of two rows: all of them in ``tune``, and where rows are few

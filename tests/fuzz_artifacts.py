@@ -298,7 +298,7 @@ def of_models(root: Path) -> Readers:
         "flag": X[:, 1] > 0,
     }
     encode = (sk.TargetEncode(["town"]), sk.Dates(), sk.Impute(indicator=True), sk.Quantile(["x"]))
-    softmax = sk.KernelClassifier(sk.Laplace("median"), centers=20, solver=sk.Logistic(epochs=3), preprocess=encode)
+    softmax = sk.KernelClassifier(sk.Laplace("median"), centers=20, solver=sk.LBFGS(epochs=3), preprocess=encode)
     softmax.set_params(memory="4GiB").fit(mixed, np.arange(200) % 3).save(root / "table")
 
     sk.write_zarr(str(root / "rows.zarr"), X[:40].astype(np.float32), X[:40, 1])

@@ -257,7 +257,7 @@ VALUES: list[tuple[str, str]] = [
     ("run(f, features=sk.RandomFourier(sk.Gaussian(1), 8), solver=sk.EigenPro2())", "features"),
     ("run(f, centers=sk.AllRows(), solver=sk.Falkon())", "AllRows"),
     ("run(f, features=sk.RandomFourier(sk.Gaussian(1), 8), solver=sk.Falkon())", "features"),
-    ("run(f, features=sk.RandomFourier(sk.Gaussian(1), 8), solver=sk.Logistic())", "features"),
+    ("run(f, features=sk.RandomFourier(sk.Gaussian(1), 8), solver=sk.LBFGS())", "features"),
     ("sk.SGD(schedule='pegasos')", "pegasos"),
     ("sk.ExponentialPower(1.0, 1.5, norm=1)", "1.5"),
     ("sk.KernelClassifier(preprocess=3).fit(X, Y)", "preprocess is 3"),

@@ -102,7 +102,7 @@ RANGES: dict[str, dict[str, list[Any]]] = {
     "KMeans": {"p": [0], "iterations": [-1], "batch": [0]},
     "Laplace": {"bandwidth": [0.0, 1e-320, "mean"], "norm": [3]},
     "Linear": {"offset": [-1.0]},
-    "Logistic": {"ridge": [0]},
+    "LBFGS": {"ridge": [0]},
     "Matern": {"nu": [0.5, 3.0]},
     "MixUp": {"alpha": [0.0], "bank": [0]},
     "NTK": {"depth": [0]},

@@ -46,7 +46,7 @@ class Classes:
 
     The prediction is the most probable class if the model has ``probabilities``, else that of the largest output. With
     two classes, the second is predicted if its output minus the first's exceeds ``cut``. ``logits``, as from
-    ``Logistic``, are compared with the targets after a softmax.
+    ``LBFGS``, are compared with the targets after a softmax.
     """
 
     values: Array

@@ -46,7 +46,7 @@ from streamkern.selection import median_bandwidth
 from streamkern.selection.kernel_search import KernelChoice, Search, choose_kernel, default_kernel, with_ridge
 from streamkern.selection.learned_metric import Metric, learn_metric
 from streamkern.solvers.base import Iteration, Problem
-from streamkern.solvers.logistic import encoding_for
+from streamkern.solvers.lbfgs import encoding_for
 from streamkern.solvers.loop import Outcome, train_stably
 from streamkern.user_code_digest import described
 

@@ -362,7 +362,7 @@ def search_for(
     """Return the largest search that a fit allows; None where not even the smallest is.
 
     ``columns`` are those of the table: its categories have a weight of their metric each, whatever their levels.
-    ``share`` bounds the work at nominal prices, as a part of that of the fit (of ``Logistic``, of that of ``Direct``),
+    ``share`` bounds the work at nominal prices, as a part of that of the fit (of ``LBFGS``, of that of ``Direct``),
     or ``MIN_SEARCH_WORK`` where that is more, or what one model may take times the leaf's part of the rows. By default
     it is ``MAX_SEARCH_SHARE``, and where every row is a center, those of models of the search are centers, too, with at
     least ``MIN_FULL_KERNEL_SEARCH_WORK``. With a ``share`` models have few centers, and the sample more rows.

@@ -8,10 +8,11 @@ from streamkern.solvers.eigenpro import EigenPro
 from streamkern.solvers.eigenpro1 import EigenPro1
 from streamkern.solvers.eigenpro2 import EigenPro2
 from streamkern.solvers.falkon import Falkon
-from streamkern.solvers.logistic import Logistic
+from streamkern.solvers.lbfgs import LBFGS
 from streamkern.solvers.loop import Checkpoint, Keeper, Outcome, Progress, train
 
 __all__ = [
+    "LBFGS",
     "Checkpoint",
     "Direct",
     "EigenPro",
@@ -21,7 +22,6 @@ __all__ = [
     "Falkon",
     "Iteration",
     "Keeper",
-    "Logistic",
     "Outcome",
     "Problem",
     "Progress",

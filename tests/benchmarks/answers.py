@@ -68,7 +68,7 @@ MODELS = ("streamkern", "with AGOP", "logistic", "LightGBM")
 
 LOSSES = {
     "streamkern": "streamkern, least squares",
-    "logistic": "streamkern, `sk.Logistic()`",
+    "logistic": "streamkern, `sk.LBFGS()`",
     "LightGBM": "LightGBM",
 }
 TITLES = {
@@ -282,7 +282,7 @@ def main() -> None:
 
     more: dict[str, dict[str, Any]] = {"with AGOP": {"metric": sk.AGOP()}} if args.metric else {}
     if args.logistic:
-        more["logistic"] = {"solver": sk.Logistic()}
+        more["logistic"] = {"solver": sk.LBFGS()}
     wanted = lambda name: not args.names or name in args.names  # noqa: E731
     titles = {"log loss": 10, "ECE": 9, "chance": 9, "AUC": 9, "accuracy": 10, "outputs": 10, "seconds": 9}
     print(f"{'set':<16}{'model':<12}" + "".join(title.rjust(width) for title, width in titles.items()))

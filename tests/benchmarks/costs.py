@@ -23,7 +23,7 @@ SOLVERS: dict[str, Any] = {
     "`GradientDescent`": lambda E: sk.GradientDescent(epochs=E),
     "`SVRG`": lambda E: sk.SVRG(epochs=E),
     "`Falkon`": lambda E: sk.Falkon(epochs=max(2, E)),
-    "`Logistic`": lambda E: sk.Logistic(epochs=max(2, E)),
+    "`LBFGS`": lambda E: sk.LBFGS(epochs=max(2, E)),
     "`Direct`": lambda E: sk.Direct(),
 }
 

@@ -364,7 +364,7 @@ CASES: dict[str, Case] = {
     ),
     "table in zarr, logistic": Case(
         ("table_in_zarr", {"n": 400_000, "d": 4, "text": 40}), "run", 500,
-        {"task": "classification", "preprocess": "[sk.TargetEncode(['town'])]", "solver": "Logistic",
+        {"task": "classification", "preprocess": "[sk.TargetEncode(['town'])]", "solver": "LBFGS",
          "arguments": {"epochs": 3}},
     ),
     "partition": Case(_PLAIN, "run", 500, {"solver": "Direct", "leaves": 4}),

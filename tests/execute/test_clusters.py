@@ -34,7 +34,7 @@ def rows():
 PIPELINES = {
     "kmeans": {"centers": sk.KMeans(60, iterations=3), "solver": sk.EigenPro(epochs=2, batch=256)},
     "rpcholesky": {"centers": sk.RPCholesky(60, sk.Laplace(4.0)), "solver": sk.Falkon(ridge=1e-5)},
-    "logistic": {"centers": sk.Uniform(60), "solver": sk.Logistic(ridge=1e-4)},
+    "logistic": {"centers": sk.Uniform(60), "solver": sk.LBFGS(ridge=1e-4)},
     "delayed": {"centers": sk.Uniform(200), "solver": sk.EigenPro(epochs=2, batch=64, projection="delayed")},
     "packed": {"centers": sk.Uniform(200), "solver": sk.EigenPro(epochs=1, batch=256, projection="packed")},
     "every row": {"centers": sk.AllRows(), "solver": sk.EigenPro2(epochs=1, s=200, batch=1000)},

@@ -82,7 +82,7 @@ def test_passes_that_do_not_stay_in_memory_are_read_again(monkeypatch: pytest.Mo
     [
         {"solver": sk.Direct()},
         {"solver": sk.Falkon(epochs=3)},
-        {"solver": sk.Logistic(epochs=3)},
+        {"solver": sk.LBFGS(epochs=3)},
         {"solver": sk.SVRG(epochs=2)},
         {"solver": sk.SGD(), "features": sk.RandomFourier(sk.Gaussian(2.0), 64), "centers": None},
         {"centers": sk.KMeans(30)},

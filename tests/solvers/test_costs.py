@@ -50,7 +50,7 @@ SOLVERS: dict[str, tuple[Any, Any]] = {
     "SVRG": (sk.SVRG(epochs=2, k=6, batch=60), FOURIER),
     "SVRG, plain": (sk.SVRG(epochs=2, preconditioner=None, batch=32), None),
     "Falkon": (sk.Falkon(epochs=5, ridge=1e-6, tolerance=0.0), None),
-    "Logistic": (sk.Logistic(epochs=5, tolerance=0.0), None),
+    "LBFGS": (sk.LBFGS(epochs=5, tolerance=0.0), None),
     "Direct": (sk.Direct(1e-3), None),
 }
 SHAPES = [(1200, 150, 5, 3, 4), (900, 200, 11, 1, 2), (2100, 64, 3, 7, 5)]
@@ -195,7 +195,7 @@ MEMORY: dict[str, tuple[Any, Any]] = {
     "SVRG": (sk.SVRG(epochs=1, k=40), None),
     "SVRG, importance": (sk.SVRG(epochs=1, k=40, sampling="importance"), None),
     "Falkon": (sk.Falkon(epochs=2), None),
-    "Logistic": (sk.Logistic(epochs=4), None),
+    "LBFGS": (sk.LBFGS(epochs=4), None),
     "Direct": (sk.Direct(1e-6), None),
     "EigenPro": (sk.EigenPro(), None),
     "EigenPro, packed": (sk.EigenPro(projection="packed"), None),

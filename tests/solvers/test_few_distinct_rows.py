@@ -12,7 +12,7 @@ from streamkern.types import Array
 
 SOLVERS: dict[str, Any] = {
     "auto": "auto", "direct": sk.Direct(), "eigenpro": sk.EigenPro(), "eigenpro1": sk.EigenPro1(),
-    "falkon": sk.Falkon(), "svrg": sk.SVRG(), "eigenpro2": sk.EigenPro2(), "logistic": sk.Logistic(), "sgd": sk.SGD(),
+    "falkon": sk.Falkon(), "svrg": sk.SVRG(), "eigenpro2": sk.EigenPro2(), "logistic": sk.LBFGS(), "sgd": sk.SGD(),
 }  # fmt: skip
 
 

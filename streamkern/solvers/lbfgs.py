@@ -36,13 +36,13 @@ from streamkern.types import Array
 
 
 def encoding_for(encoding: Encoding, solver: Any) -> Encoding:
-    """Return the encoding of targets, with outputs as logits for ``Logistic``."""
-    if not isinstance(solver, Logistic):
+    """Return the encoding of targets, with outputs as logits for ``LBFGS``."""
+    if not isinstance(solver, LBFGS):
         return encoding
     if not isinstance(encoding, Classes):
         raise UsageError(
-            f"Logistic needs classes, and the targets are {encoding.outputs} column(s) of values or labels.",
-            where="solver=Logistic()",
+            f"LBFGS needs classes, and the targets are {encoding.outputs} column(s) of values or labels.",
+            where="solver=LBFGS()",
             expected="a classifier with one label a row",
             remedy="use sk.Direct()",
         )
@@ -50,7 +50,7 @@ def encoding_for(encoding: Encoding, solver: Any) -> Encoding:
 
 
 @dataclass(frozen=True)
-class Logistic(Solver):
+class LBFGS(Solver):
     """Logistic loss instead of least squares, for classes: outputs are logits, and softmax gives probabilities.
 
     Args:
@@ -75,7 +75,7 @@ class Logistic(Solver):
         if not self.ridge > 0:
             raise UsageError(
                 "The ridge is 0: the weights of separable classes would grow without bound.",
-                where="Logistic(ridge=...)",
+                where="LBFGS(ridge=...)",
                 expected="a number > 0",
             )
         require_counts(self, epochs=2)
@@ -87,15 +87,15 @@ class Logistic(Solver):
             UsageError: the problem has a feature map.
             NumericalError: K(Z, Z) is not positive definite to working precision.
         """
-        return center_factors(problem, self.ridge / LOGISTIC_CURVATURE, "Logistic")
+        return center_factors(problem, self.ridge / LOGISTIC_CURVATURE, "LBFGS")
 
-    def setup(self, problem: Problem, prepared: Factors | None = None) -> LogisticIteration:
+    def setup(self, problem: Problem, prepared: Factors | None = None) -> LBFGSIteration:
         prepared = prepared or self.prepare(problem)
-        return LogisticIteration(self, problem.stream(problem.lanes), problem.expansion(), prepared, problem)
+        return LBFGSIteration(self, problem.stream(problem.lanes), problem.expansion(), prepared, problem)
 
 
 @dataclass(eq=False)
-class LogisticGradient(Gradient):
+class LossGradient(Gradient):
     """Contributes φ(X)ᵀ W (P − Y), −Σ w log p_y, Σ w‖P − Y‖² and the rows, P = softmax(φ(X) α), Y one-hot codes."""
 
     def __call__(self, block: Block, state: Array, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
@@ -122,7 +122,7 @@ class LogisticGradient(Gradient):
 
 @serializable
 @dataclass(frozen=True, eq=False)
-class LogisticState:
+class LBFGSState:
     """L-BFGS on β; arrays of shape (p, K), float64.
 
     ``value`` and ``gradient`` are the objective's at the best iterate ``beta``; the next pass evaluates it at ``step``
@@ -143,19 +143,19 @@ class LogisticState:
 
 
 @dataclass(eq=False)
-class LogisticIteration(FactoredIteration):
+class LBFGSIteration(FactoredIteration):
     """A pass is the objective and its gradient at one point, for all classes at once."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.contribution = LogisticGradient(self.expansion)
+        self.contribution = LossGradient(self.expansion)
 
-    def init(self) -> LogisticState:
+    def init(self) -> LBFGSState:
         shape = self.expansion.p, self.problem.encoding.outputs
         zero, none = self.expansion.engine.zeros(shape), self.expansion.engine.zeros((LBFGS_PAIRS, *shape))
-        return LogisticState(zero, 0.0, zero, zero, 0.0, none, none, 0, 0, 0.0)
+        return LBFGSState(zero, 0.0, zero, zero, 0.0, none, none, 0, 0, 0.0)
 
-    def begin(self, state: LogisticState, pass_: int, sweep: Sweep) -> LogisticState:
+    def begin(self, state: LBFGSState, pass_: int, sweep: Sweep) -> LBFGSState:
         """Evaluate the objective once: take a step that lowers it, or shorten a step that does not."""
         engine, trial = self.expansion.engine, state.beta + state.step * state.direction
         v = self._solve(self.A, trial)
@@ -186,7 +186,7 @@ class LogisticIteration(FactoredIteration):
         self._reached(found)
         return found
 
-    def _turned(self, state: LogisticState) -> LogisticState:
+    def _turned(self, state: LBFGSState) -> LBFGSState:
         """A new direction, −H g, by the two loops of L-BFGS."""
         q = state.gradient
         pairs = [(state.steps[i], state.turns[i]) for i in range(LBFGS_PAIRS - state.pairs, LBFGS_PAIRS)]
@@ -205,19 +205,19 @@ class LogisticIteration(FactoredIteration):
         decrease = 0.5 * float(np.sum(q * state.gradient))
         return replace(state, direction=-q, step=1.0, decrease=decrease)
 
-    def finished(self, state: LogisticState) -> Failure | bool:
+    def finished(self, state: LBFGSState) -> Failure | bool:
         small = state.decrease <= self.solver.tolerance * state.value
         return self.expansion.engine.decide(small, bound=False)
 
-    def weights(self, state: LogisticState) -> Array:
+    def weights(self, state: LBFGSState) -> Array:
         return self._solve(self.T, self._solve(self.A, state.beta)).astype(self.expansion.dtype)
 
-    def _reached(self, state: LogisticState) -> None:
+    def _reached(self, state: LBFGSState) -> None:
         left = state.decrease / state.value if state.value > 0 else 0.0
         self.report |= {"iterations": state.iterations, "objective": state.value, "decrement": left}
         self.report.pop("warnings", None)
         if left > MAX_LOGISTIC_DECREASE:
             self.report["warnings"] = [
-                f"Logistic has not reached its least objective: after {state.iterations} passes of at most "
+                f"LBFGS has not reached its least objective: after {state.iterations} passes of at most "
                 f"{self.epochs} the next one may lower it by {left:.1%}. Remedies: more epochs, or a larger ridge."
             ]

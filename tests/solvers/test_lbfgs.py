@@ -14,7 +14,7 @@ import streamkern as sk
 from streamkern.costs.dry_run import CostEstimate, ProblemSize
 from streamkern.selection import kernel_search as choice
 from streamkern.selection.kernel_search import search_for, with_ridge
-from streamkern.solvers import logistic
+from streamkern.solvers import lbfgs
 
 LAM = 1e-3
 
@@ -28,7 +28,7 @@ def rows(n: int = 900, k: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarra
 
 def fitted(X, y, *, sample_weight=None, **given) -> sk.KernelClassifier:
     how = {
-        "solver": sk.Logistic(ridge=LAM, tolerance=1e-10, epochs=200),
+        "solver": sk.LBFGS(ridge=LAM, tolerance=1e-10, epochs=200),
         "dtype": "float64",
         "preprocess": None,
     } | given
@@ -74,15 +74,15 @@ def test_it_finds_the_optimum_that_newtons_method_finds(k, weighted):
 def test_a_step_that_is_too_long_is_made_shorter(bound, monkeypatch):
     X, y = rows()
     expected = fitted(X, y)
-    monkeypatch.setattr(logistic, "LOGISTIC_CURVATURE", bound)
-    other = fitted(X, y, solver=sk.Logistic(ridge=LAM, tolerance=1e-10, epochs=400))
+    monkeypatch.setattr(lbfgs, "LOGISTIC_CURVATURE", bound)
+    other = fitted(X, y, solver=sk.LBFGS(ridge=LAM, tolerance=1e-10, epochs=400))
     assert other.result_.report["objective"] == pytest.approx(expected.result_.report["objective"], rel=1e-6)
 
 
 def test_passes_that_are_too_few_are_said():
     X, y = rows()
-    with pytest.warns(UserWarning, match=r"Logistic has not reached .* after 2 passes of at most 2.*more epochs"):
-        model = fitted(X, y, solver=sk.Logistic(ridge=1e-6, epochs=2))
+    with pytest.warns(UserWarning, match=r"LBFGS has not reached .* after 2 passes of at most 2.*more epochs"):
+        model = fitted(X, y, solver=sk.LBFGS(ridge=1e-6, epochs=2))
     assert model.result_.report["decrement"] > 0.01
 
 
@@ -118,7 +118,7 @@ def test_validation_rows_correct_what_training_rows_made_too_sure(k):
     X, y = rows(500, k)
     X_test, y_test = rows(4000, k, seed=5)
     model = sk.KernelClassifier(
-        sk.Gaussian(0.7), centers=sk.Uniform(150), solver=sk.Logistic(ridge=1e-7, epochs=60), validation=0.3
+        sk.Gaussian(0.7), centers=sk.Uniform(150), solver=sk.LBFGS(ridge=1e-7, epochs=60), validation=0.3
     ).fit(X, y)
     P = model.predict_proba(X_test)
     plain = softmax(model.model_.decision_function(X_test).astype(np.float64), axis=1)
@@ -150,7 +150,7 @@ def test_runs_resume_to_the_same_bits_and_are_planned(tmp_path: Path):
     sk.write_zarr(tmp_path / "rows.zarr", X.astype("float32"), y, target="label", chunk_rows=500)
     data = sk.open_dataset(tmp_path / "rows.zarr", target="label")
     job = sk.Pipeline(
-        train=data, test=data, kernel=sk.Gaussian(1.5), centers=sk.Uniform(60), solver=sk.Logistic(ridge=LAM), name="a"
+        train=data, test=data, kernel=sk.Gaussian(1.5), centers=sk.Uniform(60), solver=sk.LBFGS(ridge=LAM), name="a"
     )
     whole = sk.run(job, tmp_path / "whole")
     assert whole["probabilities"]["source"] == "softmax"
@@ -171,12 +171,12 @@ def test_runs_resume_to_the_same_bits_and_are_planned(tmp_path: Path):
 
 def test_a_search_for_the_kernel_is_that_of_least_squares_and_gives_it_the_ridge():
     size = ProblemSize(25_000, 5000, 14, 2, lanes=4, slots=2, blocks=80)  # a linear part takes no smaller sample here
-    found = [search_for(CostEstimate(solver, size), 25_000, 14, 4 << 30) for solver in (sk.Logistic(), sk.Direct())]
+    found = [search_for(CostEstimate(solver, size), 25_000, 14, 4 << 30) for solver in (sk.LBFGS(), sk.Direct())]
     assert None not in found
     assert [each.linear for each in found] == [False, True]
     assert replace(found[0], linear=True) == found[1]
-    assert with_ridge(sk.Logistic(), 1e-3) == sk.Logistic(ridge=1e-3)
-    assert with_ridge(sk.Logistic(ridge=1e-2), 1e-3) == sk.Logistic(ridge=1e-2)
+    assert with_ridge(sk.LBFGS(), 1e-3) == sk.LBFGS(ridge=1e-3)
+    assert with_ridge(sk.LBFGS(ridge=1e-2), 1e-3) == sk.LBFGS(ridge=1e-2)
 
 
 @pytest.mark.slow
@@ -188,7 +188,7 @@ def test_where_squares_want_no_ridge_it_has_one(monkeypatch: pytest.MonkeyPatch)
         return X, (np.floor(2 * X[:, 0]) + np.floor(3 * X[:, 1])).astype(int) % 3
 
     def loss() -> float:
-        model = sk.KernelClassifier(centers=1000, solver=sk.Logistic(), memory="4GiB").fit(*made(1200, 0))
+        model = sk.KernelClassifier(centers=1000, solver=sk.LBFGS(), memory="4GiB").fit(*made(1200, 0))
         X, y = made(4000, 1)
         return float(log_loss(y, model.predict_proba(X)))
 
@@ -200,13 +200,13 @@ def test_where_squares_want_no_ridge_it_has_one(monkeypatch: pytest.MonkeyPatch)
 def test_what_it_cannot_do_is_said(tmp_path: Path):
     X, y = rows(400)
     with pytest.raises(sk.UsageError, match="ridge is 0"):
-        sk.Logistic(ridge=0.0)
+        sk.LBFGS(ridge=0.0)
     with pytest.raises(sk.UsageError, match="needs classes"):
-        sk.KernelRegressor(sk.Gaussian(1.0), centers=20, solver=sk.Logistic()).fit(X, y.astype(float))
+        sk.KernelRegressor(sk.Gaussian(1.0), centers=20, solver=sk.LBFGS()).fit(X, y.astype(float))
     with pytest.raises(sk.UsageError, match="needs classes"):
         fitted(X, np.eye(3, dtype=int)[y])
     waves = sk.RandomFourier(sk.Gaussian(1.0), 32)
     with pytest.raises(sk.UsageError, match="features"):
-        sk.run(sk.Pipeline(sk.from_arrays(X, y), features=waves, solver=sk.Logistic()), tmp_path / "run")
+        sk.run(sk.Pipeline(sk.from_arrays(X, y), features=waves, solver=sk.LBFGS()), tmp_path / "run")
     with pytest.raises(sk.UsageError, match="cannot be blended"):
         fitted(X, y, partition=sk.Partition(leaves=2))
