@@ -94,6 +94,7 @@ if TYPE_CHECKING:
         EigenPro2 as EigenPro2,
         Falkon as Falkon,
         LBFGS as LBFGS,
+        Pinball as Pinball,
     )
     from streamkern.formats import Retry as Retry
     from streamkern.formats.parquet import write_parquet as write_parquet
@@ -134,7 +135,7 @@ _NAMES = {
     "streamkern.serving.predict_files": "predict",
     "streamkern.selection.learned_metric": "AGOP",
     "streamkern.papers": "SGD SVRG GradientDescent corollary_1 default_features",
-    "streamkern.solvers": "Direct EigenPro EigenPro1 EigenPro2 Falkon LBFGS",
+    "streamkern.solvers": "Direct EigenPro EigenPro1 EigenPro2 Falkon LBFGS Pinball",
     "streamkern.formats": "Retry",
     "streamkern.formats.parquet": "write_parquet",
     "streamkern.formats.training_zarr": "write_zarr",

@@ -296,9 +296,11 @@ LBFGS_PAIRS = 10
 ARMIJO_SHARE, SHORTER_STEP_SHARES = 1e-4, (0.1, 0.5)
 """Share of the predicted decrease that a step must have; a step that was too long is cut to between these shares of
 it."""
-LOGISTIC_CURVATURE = 0.25
-"""Bound of p(1 − p), which scales the preconditioner."""
-MAX_LOGISTIC_DECREASE = 0.01
+PINBALL_SMOOTHING = 0.1
+"""Scale of the logistic density that smooths the pinball loss, in errors: it moves a quantile of 5% by a fortieth."""
+MIN_ERROR_SHARE = 1e-3
+"""Unit of quantiles at least, in standard deviations of the target, where the search has hardly an error."""
+MAX_LOSS_DECREASE = 0.01
 """Decrease that another pass might have, as a share of the loss, above which a warning is given."""
 MIN_SVRG_STEPS = 8
 """Steps of a pass of SVRG, at least: the last half is averaged."""

@@ -16,6 +16,7 @@ import numpy as np
 from streamkern.centers import CenterSet
 from streamkern.cpu import default_engine
 from streamkern.data.row_order import SCAN_ROWS, Block, Key
+from streamkern.data.targets import Classes
 from streamkern.defaults import ASSUMED_THREADS, HELD_OUT, LIKELY_CRITICAL_BATCH, MAX_CRITICAL_BATCH
 from streamkern.engine.abstract_array import AbstractArray, CostMeter
 from streamkern.engine.cost_meter import MeterEngine
@@ -416,7 +417,10 @@ class ShapeProblem(Problem):
     @classmethod
     def of(cls, size: ProblemSize, engine: MeterEngine, run: Any) -> ShapeProblem:
         given: Any = _Rows(size.n, size.weighted)
-        outputs: Any = SimpleNamespace(outputs=size.outputs)
+        logistic = Classes(np.empty(0))
+        outputs: Any = SimpleNamespace(
+            outputs=size.outputs, curvature=logistic.curvature, derivatives=logistic.derivatives
+        )
         nobody: Any = None
         p = 0 if size.features is not None and not size.features.needs_centers else size.p
         rows = 0 if size.stored else p

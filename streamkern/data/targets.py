@@ -1,18 +1,21 @@
-"""Encoding of targets as numbers: class codes or centred values."""
+"""Encoding of targets as numbers, class codes or values in units of their own, and the losses of outputs."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from streamkern.defaults import MAX_OFFSET, MAX_TARGET_OFFSET, UNLIKE_SCALE_RATIO
+from streamkern.defaults import MAX_OFFSET, MAX_TARGET_OFFSET, PINBALL_SMOOTHING, UNLIKE_SCALE_RATIO
+from streamkern.engine.residuals import residual
 from streamkern.errors import DataError
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
+
+_TINY = float(np.finfo(np.float32).tiny)
 
 
 class ClassProbabilities(Protocol):
@@ -54,6 +57,25 @@ class Classes:
     cut: float = 0.0
     logits: bool = False
     probabilities: ClassProbabilities | None = None
+
+    curvature: ClassVar[float] = 0.25
+    """Bound of p(1 − p), the second derivative of the logistic loss (Böhning 1992)."""
+
+    @property
+    def least_squares(self) -> bool:
+        """True if the outputs minimise squares."""
+        return not self.logits
+
+    def derivatives(self, F: Array, y: Array) -> Array:
+        """Turn logits (n, K) into derivatives of the logistic loss in place; return losses (n,) at codes y (n,)."""
+        F -= F.max(axis=1)[:, None]
+        of_class = (F[np.arange(len(F)), y] if y.ndim == 1 else F[:, 0]).astype(np.float64)  # or a plan's
+        np.exp(F, out=F)
+        total = F.sum(axis=1)
+        F /= total[:, None]
+        residual(F, y)
+        losses: Array = np.log(total.astype(np.float64)) - of_class
+        return losses
 
     def comparable(self, F: Array) -> Array:
         """Return outputs (n, K) on the scale of the targets in {0, 1}: F itself, or the softmax of logits."""
@@ -135,6 +157,14 @@ class Continuous:
     precision: str = "float32"
     scale: Array | None = None
 
+    least_squares: ClassVar[bool] = True
+    curvature: ClassVar[float] = 1.0
+    """About the second derivative of the loss."""
+    judged_by: ClassVar[str] = "mse"
+    """Name of the metric that is the mean of ``errors``."""
+    degree: ClassVar[int] = 2
+    """``errors`` in stored units are those in encoded units times this power of the unit."""
+
     @classmethod
     def of(cls, mean: Array, spread: Array, flat: bool) -> Continuous:
         """Return the encoding of targets, (n,) if ``flat``, from their mean and standard deviations, (c,)."""
@@ -179,17 +209,145 @@ class Continuous:
         """Factor from encoded to stored units of the targets: shape (c,), or 1."""
         return 1.0 if self.scale is None else self.scale
 
+    def comparable(self, F: Array) -> Array:
+        """Return outputs (n, c) on the scale of the encoded targets."""
+        return F
+
+    def slope(self, F: Array) -> Array | float:
+        """Return the derivative of predictions in stored units by outputs (n, c): shape (n, c), (c,), or 1."""
+        return self.unit
+
+    def derivatives(self, F: Array, y: Array) -> Array:
+        """Turn outputs (n, c) into derivatives of half their squared errors in place; return those, (n,), summed."""
+        residual(F, y)
+        losses: Array = 0.5 * np.square(F, dtype=np.float64).sum(axis=1)
+        return losses
+
+    def errors(self, F: Array, y: Array) -> Array:
+        """Return errors (n, c), float64, of comparable outputs (n, c) and encoded targets."""
+        return np.asarray(np.square(np.subtract(F, y, dtype=np.float64)))
+
     def dtype(self, working: np.dtype[Any]) -> np.dtype[Any]:
         """Return the dtype of predictions of a model that computes in ``working``."""
         return np.result_type(working, np.dtype(self.precision))
 
     def decode(self, outputs: Array) -> Array:
         """Return outputs (n, c) in stored units, with the mean added in float64. ``outputs`` may be overwritten."""
+        outputs = self.comparable(outputs)
         dtype = self.dtype(outputs.dtype)
         if self.scale is not None:
             outputs = outputs.astype(dtype) * self.scale.astype(dtype)
         out = outputs if dtype == outputs.dtype else None
         return np.add(outputs, self.mean, out=out, dtype=np.float64, casting="same_kind")
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class Rates(Continuous):
+    """Poisson regression: outputs are logarithms of rates in units of the mean rate; targets are at least 0."""
+
+    least_squares: ClassVar[bool] = False
+    judged_by: ClassVar[str] = "poisson_deviance"
+    degree: ClassVar[int] = 1
+
+    @classmethod
+    def about(cls, encoding: Continuous) -> Rates:
+        """Return the encoding of targets whose mean is that of an encoding of one column."""
+        if not encoding.mean[0] > 0:
+            raise DataError(
+                f"The mean of the targets is {encoding.mean[0]:g}.",
+                where='the target of the training rows, with loss="poisson"',
+                expected="counts, or counts divided by the exposure: at least 0, and some above",
+                remedy="check the target column, or leave loss out",
+            )
+        return cls(np.zeros(1), encoding.flat, scale=encoding.mean.copy())
+
+    def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
+        values = super().encode(y, row_ids, where)
+        if (values < 0).any():
+            row = int(np.argmax(values[:, 0] < 0))
+            raise DataError(
+                f"A target is {float(np.ravel(y[row])[0]):g}.",
+                where=f"{where}, row {int(row_ids[row])}",
+                expected='at least 0 for loss="poisson"',
+                remedy="correct or leave out the row, or leave loss out",
+            )
+        return values
+
+    def comparable(self, F: Array) -> Array:
+        return np.exp(F)
+
+    def slope(self, F: Array) -> Array | float:
+        return np.exp(F) * self.unit
+
+    def derivatives(self, F: Array, y: Array) -> Array:
+        """Turn outputs (n, 1) into derivatives of half the deviance in place; return it, (n,), at targets y (n, 1)."""
+        logs = F[:, 0].astype(np.float64)
+        with np.errstate(over="ignore"):  # of a step that is too long, and will be shortened
+            np.exp(F, out=F)
+            rate, z = F[:, 0].astype(np.float64), y[:, 0]
+            losses: Array = rate - z - z * (logs - np.log(np.maximum(z, _TINY)))
+            F -= y
+        return losses
+
+    def errors(self, F: Array, y: Array) -> Array:
+        rate, z = np.maximum(F.astype(np.float64), _TINY), y
+        return np.asarray(2.0 * (rate - z - z * (np.log(rate) - np.log(np.maximum(z, _TINY)))))
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
+class Quantiles(Continuous):
+    """Quantile regression: an output for each of the ``levels``, in ascending order; the unit is that of an error.
+
+    The loss is the pinball loss, smoothed by a logistic density (He, Pan, Tan and Zhou 2023). Outputs are sorted before
+    they are compared, which never raises the loss (Chernozhukov, Fernández-Val and Galichon 2010).
+    """
+
+    flat: bool = False
+    levels: tuple[float, ...] = ()
+
+    least_squares: ClassVar[bool] = False
+    judged_by: ClassVar[str] = "pinball_loss"
+    degree: ClassVar[int] = 1
+    curvature: ClassVar[float] = 0.25
+    """About the density of normal errors, in their unit, at a quantile."""
+
+    @classmethod
+    def about(cls, encoding: Continuous, levels: tuple[float, ...], error: float) -> Quantiles:
+        """Return the encoding of targets with a mean, and errors of a size in stored units, for one column."""
+        from scipy.special import ndtri
+
+        unit = np.exp2(np.round(np.log2(error))) if error > 0 else 1.0
+        mean = encoding.mean[0] + unit * ndtri(np.array(levels))
+        return cls(mean, precision=encoding.precision, scale=np.full(len(levels), unit), levels=levels)
+
+    def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
+        one = Continuous(np.zeros(1)).encode(y, row_ids, where)
+        assert self.scale is not None
+        return np.asarray((one - self.mean) / self.scale)
+
+    def comparable(self, F: Array) -> Array:
+        assert self.scale is not None
+        offset = self.mean / self.scale
+        return np.asarray((np.sort(F + offset, axis=1) - offset).astype(F.dtype))
+
+    def derivatives(self, F: Array, y: Array) -> Array:
+        """Turn outputs (n, K) into derivatives of the loss in place; return its sum over outputs, (n,)."""
+        levels = np.array(self.levels)
+        F -= y
+        F /= PINBALL_SMOOTHING
+        above = F.astype(np.float64)
+        F *= 0.5
+        np.tanh(F, out=F)
+        F *= 0.5
+        F += (0.5 - levels).astype(F.dtype)
+        losses = PINBALL_SMOOTHING * (np.logaddexp(0.0, above) - levels * above)
+        return np.asarray(losses.sum(axis=1))
+
+    def errors(self, F: Array, y: Array) -> Array:
+        above = np.subtract(F, y, dtype=np.float64)
+        return np.asarray(np.where(above > 0, 1.0, 0.0) * above - np.array(self.levels) * above)
 
 
 @serializable
@@ -277,6 +435,10 @@ def encoding_to_json(encoding: Encoding | None) -> dict[str, Any] | None:
         # Only written if not the default, so that the fingerprints of existing models do not change.
         precision = {} if encoding.precision == "float32" else {"precision": encoding.precision}
         scale = {} if encoding.scale is None else {"scale": encoding.scale.tolist()}
+        if isinstance(encoding, Quantiles):
+            scale |= {"levels": list(encoding.levels)}
+        elif isinstance(encoding, Rates):
+            scale |= {"loss": "poisson"}
         return {"kind": encoding.kind, "mean": encoding.mean.tolist(), "flat": encoding.flat, **precision, **scale}
     return None
 
@@ -310,6 +472,15 @@ def encoding_from_json(data: dict[str, Any] | None) -> Encoding | None:
     scale = np.array(data["scale"], dtype=np.float64) if "scale" in data else None
     if scale is not None and (scale.shape != mean.shape or not np.all(scale > 0)):
         raise ValueError(f"units of shape {scale.shape}")
+    if "levels" in data:
+        levels = tuple(map(float, data["levels"]))
+        if scale is None or len(levels) != len(mean) or not all(0 < level < 1 for level in levels):
+            raise ValueError(f"levels {levels} of {len(mean)} outputs")
+        return Quantiles(mean, False, precision=precision, scale=scale, levels=levels)
+    if "loss" in data:
+        if scale is None or mean.shape != (1,) or mean[0] or data["loss"] != "poisson":
+            raise ValueError(f"a loss {data['loss']!r} of {len(mean)} outputs")
+        return Rates(mean, bool(data["flat"]), precision=precision, scale=scale)
     return Continuous(mean, bool(data["flat"]), precision=precision, scale=scale)
 
 

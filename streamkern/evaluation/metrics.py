@@ -281,7 +281,10 @@ METRIC_NAMES = {
         *("auc_error", "log_loss", "brier"),
         *(f"{name}.LABEL" for name in (*_BY_CLASS, "support", "log_loss", "brier")),
     ),
-    "values": ("mse", "r2", "rmse", "mae", "coverage_90", "mae.LABEL", "coverage_90.LABEL"),
+    "values": (
+        *("mse", "r2", "rmse", "mae", "coverage_90", "poisson_deviance", "pinball_loss"),
+        *("mae.LABEL", "coverage_90.LABEL", "pinball_loss.LABEL"),
+    ),
 }
 """Names of the metrics of classes, of several labels a row, and of values; LABEL is a class, a label or an output."""
 

@@ -32,6 +32,8 @@ EVALUATION_BLOCK_ROWS = 1024
 class SquaredError:
     """Contributes unseen categories, rows, Σ w, Σ w‖f(x) − y‖², Σ w of rows whose class is predicted, Σ wy, Σ wy².
 
+    Of rates and quantiles, Σ w of the errors that judge them stands in place of the classes'.
+
     Then details and, with ``all_metrics``, the sums of all other metrics. Without sample weights every w is 1. Details
     are, for classes, how many rows of class i are predicted as j, (K, K); for values, (y, f(x)) of rows that ``sample``
     keeps.
@@ -53,16 +55,21 @@ class SquaredError:
             held = interval_coverage(self.calibration, F, found, y)
         elif self.calibration is not None:
             P = self.calibration.probabilities(F)
+        if isinstance(encoding, Continuous):
+            F = encoding.comparable(F)
         predicted = encoding.decided(F) if isinstance(encoding, Classes) else None
         details = self._details(block, y, F, predicted)
         more = metric_sums(encoding, F, y, w, P, held, predicted) if self.all_metrics and encoding is not None else 0
+        correct: Any
         if isinstance(encoding, Classes):
             right = predicted == y
             correct = int(np.count_nonzero(right)) if w is None else float(w @ right)
             F = encoding.comparable(F)
             total = squares = np.zeros(F.shape[1])
         else:
-            correct, total, squares = 0.0, _total(y, w), _total(np.square(y), w)
+            other = None if encoding is None or encoding.least_squares else encoding.errors(F, y)
+            correct = 0.0 if other is None else _total(other, w)
+            total, squares = _total(y, w), _total(np.square(y), w)
         residual(F, y)
         error, mass = _total(np.square(F, dtype=np.float64), w), n if w is None else float(w.sum())
         return block.unseen, n, mass, error, correct, total, squares, details, more
@@ -166,6 +173,11 @@ def _metrics(encoding: Encoding | None, sums: Sequence[Any]) -> dict[str, Any]:
     if isinstance(encoding, Classes | Indicators):
         return metrics | found
     spread = squares - total**2 / mass
+    if encoding is not None and not encoding.least_squares:
+        judged = correct * unit**encoding.degree / mass
+        metrics[encoding.judged_by] = float(np.mean(judged))
+        if "by_output" in found:
+            found["by_output"] |= {encoding.judged_by: judged.tolist()}
     varies = spread > 0
     r2 = np.where(varies, 1 - error / np.where(varies, spread, 1.0), np.where(error > 0, 0.0, 1.0))
     metrics["r2"] = float(np.mean(r2))

@@ -13,12 +13,13 @@ from streamkern.centers import Uniform
 from streamkern.data.class_weights import require_class_weight
 from streamkern.data.dataset import Dataset
 from streamkern.data.subsample import class_counts
-from streamkern.defaults import MIN_HELD_OUT_PER_CLASS
+from streamkern.defaults import MIN_HELD_OUT_PER_CLASS, PATIENCE
 from streamkern.errors import UsageError, warn
 from streamkern.fitting.recipe import AUTO
 from streamkern.kernels import named_kernel
 from streamkern.preprocessing.steps import STANDARD, require_steps
 from streamkern.selection.learned_metric import AGOP
+from streamkern.solvers.lbfgs import LBFGS, LOSSES, Pinball
 
 DTYPES = (AUTO, "float32", "float64")
 
@@ -44,11 +45,39 @@ def completed(given: Any, train: Dataset, task: str, where: Where) -> dict[str, 
     if isinstance(centers, int | np.integer):
         centers = drawn_centers(centers, int(given.seed), train)
     steps = given.preprocess if isinstance(given.preprocess, str) else tuple(given.preprocess or ())
-    names = ("solver", "scaling", "dtype", "metric", "partition", "class_weight", "threshold")
+    names = ("scaling", "dtype", "metric", "partition", "class_weight", "threshold", "loss")
     return {name: getattr(given, name) for name in names} | {
+        "solver": solver_for(given, train, task, where),
         "train": train, "validation": validation, "kernel": kernel, "preprocess": steps, "task": task,
         "centers": centers, "seed": int(given.seed), "lanes": int(given.lanes),
     }  # fmt: skip
+
+
+def solver_for(given: Any, train: Dataset, task: str, where: Where) -> Any:
+    """The solver of a fit: the one that is given, with the given loss; ``LBFGS`` for a loss other than squares."""
+    solver, loss = given.solver, given.loss
+    if loss is None and not isinstance(solver, LBFGS):
+        return solver
+    if loss is not None and not isinstance(solver, LBFGS) and solver != AUTO:
+        raise UsageError(
+            f"loss is {loss!r}, and the solver is {solver!r}, which minimises squares.",
+            where=where("loss"),
+            expected='solver="auto" or sk.LBFGS()',
+        )
+    if solver == AUTO:
+        solver = LBFGS(loss, patience=None if given.validation is None else PATIENCE)
+    elif loss is not None:
+        solver = replace(solver, loss=loss)
+    several = train.target is not None and train.target.outputs
+    if several or (solver.loss == "logistic") != (task == "classification"):
+        what = "have several columns" if several else f"are those of a {task}"
+        raise UsageError(
+            f"The loss is {solver.loss!r}, and the targets {what}.",
+            where=where("loss"),
+            expected='for one label a row "logistic", and for one value a row "poisson" or sk.Pinball()',
+            remedy="leave loss and solver out, to minimise squares",
+        )
+    return solver
 
 
 def require_arguments(given: Any, where: Where) -> None:
@@ -57,7 +86,7 @@ def require_arguments(given: Any, where: Where) -> None:
     require_class_weight(given.class_weight, where("class_weight"))
     require_steps(given.preprocess or (), where("preprocess"))
     share = isinstance(given.validation, float | np.floating) and 0 < given.validation < 1
-    centers, solver, cut = given.centers, given.solver, given.partition
+    centers, solver, cut, loss = given.centers, given.solver, given.partition, given.loss
     for name, right, expected in (
         ("solver", solver == AUTO if isinstance(solver, str) else is_instance_with(solver, "setup"),
          'a solver such as sk.EigenPro(...), or "auto"'),
@@ -67,6 +96,8 @@ def require_arguments(given: Any, where: Where) -> None:
         ("dtype", given.dtype in DTYPES, " or ".join(f'"{each}"' for each in DTYPES)),
         ("scaling", given.scaling is None or (isinstance(given.scaling, str) and given.scaling in (AUTO, STANDARD)),
          f'"{STANDARD}", "{AUTO}" or None'),
+        ("loss", isinstance(loss, Pinball) or (isinstance(loss, str | None) and loss in (None, *LOSSES)),
+         " or ".join(f'"{each}"' for each in LOSSES) + ", sk.Pinball(), or None"),
         ("seed", is_count(given.seed, 0), "an integer >= 0"),
         ("lanes", is_count(given.lanes), "a whole number, at least 1"),
         ("centers", centers is None or is_count(centers) or is_instance_with(centers, "setup_bytes"),

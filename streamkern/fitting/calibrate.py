@@ -48,10 +48,12 @@ from streamkern.types import Array
 def out_of_sample_source(solver: Solver, train: Dataset, validation: Dataset | None) -> str | None:
     """Source of outputs on rows that the model was not fitted to: ``validation`` rows, one of ``LEFT_OUT``, or None.
 
-    Without validation rows ``Direct`` has the outputs on training rows, each left out, in closed
-    form; not on augmented rows, whose copies would stay. Rows leave with their group, where all rows are few; the past
-    of a row cannot be had without its future.
+    Of rates and quantiles there is none: their loss says how targets are spread. Without validation rows ``Direct``
+    has the outputs on training rows, each left out, in closed form; not on augmented rows, whose copies would stay.
+    Rows leave with their group, where all rows are few; the past of a row cannot be had without its future.
     """
+    if not traits_of(solver).calibrated:
+        return None
     if validation is not None:
         return "validation"
     if not traits_of(solver).one_pass or train.augmentations or len(train) != train.base_rows:

@@ -12,6 +12,7 @@ from streamkern.kernels import FeatureMap, Kernel
 from streamkern.preprocessing.steps import AUTOMATIC, Step
 from streamkern.selection.learned_metric import AGOP
 from streamkern.solvers.base import Solver
+from streamkern.solvers.lbfgs import Loss
 
 AUTO = "auto"
 
@@ -42,3 +43,4 @@ class Recipe:
     partition: Any = AUTO
     class_weight: ClassWeight = None
     threshold: str | None = None
+    loss: Loss | None = None

@@ -23,7 +23,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.row_compatibility import require_same_scaling, require_training_columns
 from streamkern.data.statistics import require_range
 from streamkern.data.targets import Classes, Indicators, encoding_to_json
-from streamkern.defaults import HELD_OUT, MAX_TRAIN_SCORE_ROWS, MEDIAN_ROWS
+from streamkern.defaults import HELD_OUT, MAX_TRAIN_SCORE_ROWS, MEDIAN_ROWS, MIN_ERROR_SHARE
 from streamkern.engine.device import Device
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import NumericalError
@@ -223,7 +223,7 @@ def _center_rows(fit: Fit) -> None:
     basis = recipe.features or recipe.kernel
     invariant = basis is None or basis.translation_invariant
     fit.data = subtract_offsets(fit.data, fit.known, invariant, fit.dtype)
-    fit.facts = replace(fit.known, encoding=encoding_for(fit.encoding, recipe.solver))
+    fit.facts = replace(fit.known, encoding=encoding_for(fit.encoding, recipe.solver, _error_size(fit)))
     if recipe.threshold is not None:
         require_two_classes(fit.encoding)
     require_range(fit.data, fit.known, fit.dtype, centred=invariant)
@@ -232,6 +232,15 @@ def _center_rows(fit: Fit) -> None:
     if fit.encoding.outputs > likely_outputs(guess) or fit.data.n_features != guess.n_features or turned:
         fit.projected = fit.project(fit.data, max(fit.encoding.outputs, likely_outputs(guess)))
         fit.allow(fit.projected)
+
+
+def _error_size(fit: Fit) -> float:
+    """Size of the errors of a value, in its unit: of the best model of the search, or else its standard deviation."""
+    spread = 0.0 if fit.known.target_spread is None else float(fit.known.target_spread[0])
+    if fit.choice is None or isinstance(fit.encoding, Classes):
+        return spread
+    found = float(np.sqrt(fit.choice.best)) * float(np.ravel(fit.encoding.unit)[0])
+    return max(found, MIN_ERROR_SHARE * spread)
 
 
 def _like_training(fit: Any, name: str) -> Dataset:

@@ -14,7 +14,7 @@ from streamkern.calibration.probabilities import LabelCalibration, ProbabilityCa
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.statistics import RawScan
-from streamkern.data.targets import Classes, Continuous
+from streamkern.data.targets import Classes, Continuous, Encoding
 from streamkern.defaults import MAX_KEPT_SCORES, MIN_GROUPS_TO_PAIR
 from streamkern.evaluation.metrics import MetricSums, flat_metrics, metric_sums, metrics_of
 from streamkern.execute.base import Executor
@@ -51,7 +51,8 @@ def compare_models(
     """Score both models on every row of ``test``, block by block; memory does not grow with the rows.
 
     A label unknown to a model counts as its mistake. Classes are compared by McNemar's exact test (1947) on the
-    rows that one model gets right and the other wrong; values by the t test of the rows' differences in squared error.
+    rows that one model gets right and the other wrong; values by the t test of the rows' differences in squared error,
+    or in the loss that is minimised.
     Rows of a group are wrong alike: where there are ten groups or more, both by the t test of the sums of each group's
     differences.
 
@@ -60,7 +61,7 @@ def compare_models(
     rows = without_scaling(test)
     models = [challenger] if champion is None else [challenger, champion]
     sample = rows.sample(min(MAX_KEPT_SCORES, rows.base_rows)).rules[-1]
-    tallies = [_Tally(model) for model in models]
+    tallies = [_Tally(model, challenger.encoding) for model in models]
     only_first = only_second = n = 0
     difference = squares = 0.0
     streams = [
@@ -116,15 +117,18 @@ class _Outputs:
 
 
 class _Tally:
-    def __init__(self, model: KernelMachine) -> None:
-        self.model = model
+    """Sums over the rows for one model, whose errors are judged by the loss of ``judge``, the challenger's encoding."""
+
+    def __init__(self, model: KernelMachine, judge: Encoding) -> None:
+        self.model, self.judge = model, judge
         self.right = 0
+        self.judged = 0.0
         self.errors, self.sums, self.squares = np.zeros((3, model.encoding.outputs))
         self.scores: list[Array] = []
         self.more: MetricSums | None = None
 
     def add(self, y: Array, F: Array, keep: Array) -> tuple[Array, Array]:
-        """Return a mask of rows predicted correctly, and squared errors, averaged over the outputs."""
+        """Return a mask of rows predicted correctly, and errors of the loss, averaged over the outputs."""
         encoding, calibration, F = self.model.encoding, self.model.calibration, F.astype(np.float64)
         F, scales = F[:, : encoding.outputs], F[:, encoding.outputs :]
         if isinstance(encoding, Classes):
@@ -150,22 +154,29 @@ class _Tally:
         self.more = found if self.more is None else self.more + found
         if isinstance(encoding, Classes):
             F = encoding.comparable(F)
-        squared = np.square(F - wanted)
-        self.errors += squared.sum(axis=0)
+        errors = np.square(F - wanted)
+        self.errors += errors.sum(axis=0)
+        if isinstance(self.judge, Continuous) and not self.judge.least_squares:
+            unit = self.judge.unit
+            errors = self.judge.errors(F / unit, wanted / unit) * unit**self.judge.degree
+            self.judged += float(errors.mean(axis=1).sum())
         self.right += int(right.sum())
-        return right, squared.mean(axis=1)
+        return right, errors.mean(axis=1)
 
     def metrics(self, n: int) -> dict[str, float]:
         assert self.more is not None
         found: dict[str, float] = {"n_test": float(n), "mse": float(self.errors.mean() / n)}
-        others = metrics_of(self.model.encoding, self.more)
-        if isinstance(self.model.encoding, Classes):
+        encoding = self.model.encoding
+        others = metrics_of(encoding, self.more)
+        if isinstance(encoding, Classes):
             found["accuracy"] = self.right / n
         else:
             spread = self.squares - self.sums**2 / n
             varies = spread > 0
             r2 = np.where(varies, 1 - self.errors / np.where(varies, spread, 1.0), np.where(self.errors > 0, 0.0, 1.0))
             found |= {"r2": float(r2.mean()), "rmse": float(np.mean(np.sqrt(self.errors / n)))}
+            if isinstance(self.judge, Continuous) and not self.judge.least_squares:
+                found[self.judge.judged_by] = self.judged / n
         return found | {name: np.nan if value is None else value for name, value in flat_metrics(others).items()}
 
 

@@ -24,8 +24,8 @@ from streamkern.errors import UsageError
 CLASSIFICATION_GATE = "(accuracy >= champion - 0.002 or p_value >= 0.05) and n_test >= 100"
 """Default gate of a classifier: a challenger is refused if it is worse by more than noise."""
 
-REGRESSION_GATE = "(mse <= champion * 1.01 or p_value >= 0.05) and n_test >= 100"
-"""Default gate of a regressor: a challenger is refused if it is worse by more than noise."""
+REGRESSION_GATE = "({} <= champion * 1.01 or p_value >= 0.05) and n_test >= 100"
+"""Default gate of a regressor, for its error: a challenger is refused if it is worse by more than noise."""
 
 MAX_EXPRESSION_LENGTH = 1000
 """Most characters of an expression."""
@@ -238,6 +238,7 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(ordered if len(ordered) <= _MAX_NAMES_SHOWN else [name for name in ordered if "." not in name])
 
 
-def default_gate(task: str) -> Gate:
-    """Return the default gate for ``classification`` or ``regression``."""
-    return Gate(REGRESSION_GATE if task == "regression" else CLASSIFICATION_GATE)
+def default_gate(task: str, loss: Any = None) -> Gate:
+    """Return the default gate for ``classification`` or ``regression``, with a loss other than squares or without."""
+    error = "mse" if loss is None else "poisson_deviance" if loss == "poisson" else "pinball_loss"
+    return Gate(REGRESSION_GATE.format(error) if task == "regression" else CLASSIFICATION_GATE)

@@ -147,7 +147,7 @@ def retrain(
         StreamkernError: training failed, as in ``run``; the champion is unchanged.
     """
     given = given_resources(resources, memory, threads)
-    judge = default_gate(pipeline.task) if gate is None else Gate(gate)
+    judge = default_gate(pipeline.task, pipeline.loss) if gate is None else Gate(gate)
     _require_retrainable(pipeline, judge, keep)
     models = Registry(registry, create=True)
     with models.lock(models.run_dir(pipeline.name)):

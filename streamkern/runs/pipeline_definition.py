@@ -50,6 +50,7 @@ class Pipeline(Recipe):
             None.
         class_weight: as in ``KernelClassifier``.
         threshold: as in ``KernelClassifier``.
+        loss: as in ``KernelRegressor``.
         scaling: as in ``KernelRegressor``. With ``"standard"``, noise that an augmentation adds is in units of the
             features' standard deviations.
         seed: seed of the centers, the held-out rows and the order of rows, an integer >= 0.

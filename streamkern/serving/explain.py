@@ -145,7 +145,6 @@ def row_gradients(model: KernelMachine, rows: Any, most: int | None = None) -> t
     assembly, dataset = scan.assembly, scan.assembly.dataset
     lookup = Lookup(dataset.source)
     exact = replace(assembly, dtype=np.dtype(np.float64))
-    unit = float(np.ravel(model.encoding.unit)[0]) if isinstance(model.encoding, Continuous) else 1.0
     left = most
     predictions, gradients = [], []
     for index in range(len(scan)):
@@ -158,8 +157,10 @@ def row_gradients(model: KernelMachine, rows: Any, most: int | None = None) -> t
             signs = np.zeros((len(X), c))
             signs[np.arange(len(X)), F.argmax(axis=1)] = 1.0
         g = basis.engine.gradients(basis, X, model.weights, signs).astype(np.float64)
-        gradients.append(unit * _by_column(exact, raw, where, g, lookup))
-        outputs = model.encoding.decode(F) if isinstance(model.encoding, Continuous) else F
+        slope, outputs = np.ones(1), F
+        if isinstance(model.encoding, Continuous):
+            slope, outputs = np.atleast_1d(model.encoding.slope(F)), model.encoding.decode(F)
+        gradients.append(slope * _by_column(exact, raw, where, g, lookup))
         predictions.append(model.decide(outputs).reshape(len(X)))
         if left is not None and (left := left - len(X)) <= 0:
             break

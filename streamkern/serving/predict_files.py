@@ -22,7 +22,7 @@ from streamkern.data.dataset import unchanging
 from streamkern.data.encoders import warn_unseen
 from streamkern.data.row_selection import FilteredSource
 from streamkern.data.splits import columns_of, names_in, rows_where
-from streamkern.data.targets import Classes, Indicators
+from streamkern.data.targets import Classes, Indicators, Quantiles
 from streamkern.data.transforms import require_numbers
 from streamkern.defaults import THREAD_BYTES
 from streamkern.engine.base import ROW_TILE, TILE_BYTES
@@ -439,8 +439,8 @@ def _columns(
             remedy=f"leave {'scores' if scores else 'probabilities'} out",
         )
     else:
-        flat, places = bool(getattr(encoding, "flat", True)), range(model.weights.shape[1])
-        columns.append(OutputColumn("prediction", dtype, () if flat else _fields("prediction", places)))
+        names = list(encoding.levels if isinstance(encoding, Quantiles) else range(model.weights.shape[1]))
+        columns.append(OutputColumn("prediction", dtype, () if encoding.flat else _fields("prediction", names)))
     if interval is not None:
         c = model.weights.shape[1]
         model.intervals(np.zeros((0, 2 * c)), interval)  # raises, if the model has none, before a row is read

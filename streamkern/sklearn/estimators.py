@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import mean_pinball_loss
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
@@ -25,7 +26,7 @@ from streamkern.data import Dataset, from_arrays
 from streamkern.data.class_weights import ClassWeight
 from streamkern.data.dataset import unchanging
 from streamkern.data.row_roles import RowRoles, roles_of_values
-from streamkern.data.targets import Classes
+from streamkern.data.targets import Classes, Quantiles
 from streamkern.errors import PrecisionError, UsageError
 from streamkern.execute import open_executor, open_resources
 from streamkern.fitting.arguments import completed, drawn_centers, require_arguments
@@ -59,6 +60,7 @@ from streamkern.sklearn.input_checks import (
 from streamkern.sklearn.partial_fit import ClassifierUpdates, RegressorUpdates, keeping_sums
 from streamkern.sklearn.result import FitResult, solvers_of
 from streamkern.solvers import Solver
+from streamkern.solvers.lbfgs import Loss
 from streamkern.sources.arrow_conversion import is_mixed
 from streamkern.sources.input_types import is_dask_array, is_path, is_series, is_table, require_dense
 from streamkern.sources.schema import Column, Schema
@@ -71,11 +73,12 @@ class _Scored:
     """It stands before scikit-learn's classes in the order of bases."""
 
     _metric: str
+    predict: Any
     model_: KernelMachine
     _resources: Resources
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return R², averaged over the outputs; for a classifier, return the accuracy.
+        """Return R², averaged over the outputs; for a classifier, the accuracy; of quantiles, minus the pinball loss.
 
         Args:
             X: rows as in ``fit``, or a ``Dataset`` with a target.
@@ -85,12 +88,23 @@ class _Scored:
         Raises:
             DataError: as ``predict``; or a ``Dataset`` has a label that was not in the training data.
         """
-        if not isinstance(X, Dataset):
-            return float(super().score(X, y, sample_weight))  # type: ignore[misc]
         check_is_fitted(self)
-        require_no_target(y, sample_weight)
-        with open_executor(self._resources.scheduler, self._resources.threads) as executor:
-            return float(self.model_.score(X, executor=executor)[self._metric])
+        encoding = self.model_.encoding
+        if isinstance(X, Dataset):
+            require_no_target(y, sample_weight)
+            with open_executor(self._resources.scheduler, self._resources.threads) as executor:
+                found = self.model_.score(X, executor=executor)
+            return float(-found[encoding.judged_by] if isinstance(encoding, Quantiles) else found[self._metric])
+        if isinstance(encoding, Quantiles):
+            return -float(
+                np.mean(
+                    [
+                        mean_pinball_loss(y, predicted, alpha=level, sample_weight=sample_weight)
+                        for level, predicted in zip(encoding.levels, self.predict(X).T, strict=True)
+                    ]
+                )
+            )
+        return float(super().score(X, y, sample_weight))  # type: ignore[misc]
 
 
 class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
@@ -116,6 +130,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         resources: Resources | None = None,
         seed: int = 0,
         verbose: int = 0,
+        loss: Loss | None = None,
     ) -> None:
         self.kernel = kernel
         self.centers = centers
@@ -132,6 +147,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         self.resources = resources
         self.seed = seed
         self.verbose = verbose
+        self.loss = loss
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters; ``kernel__bandwidth=2.0`` sets the bandwidth of the kernel.
@@ -454,6 +470,10 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             machine has one of a tested kind (docs/gpu.md).
         seed: seed of the centers, the held-out rows and the order of rows, an integer >= 0.
         verbose: 1 shows the progress of ``fit``; 0 shows nothing.
+        loss: None for squares. ``"poisson"`` for counts, or counts divided by an exposure, which is then the
+            ``sample_weight``: predictions are above 0. ``Pinball(levels)`` for quantiles: predictions have a column for
+            each level, in ascending order. For a classifier, ``"logistic"``. A loss other than squares has the solver
+            ``LBFGS``, is that of one model without leaves, and has no intervals.
 
     Attributes:
         model_: the trained ``KernelMachine``.
@@ -532,11 +552,12 @@ class KernelClassifier(_Scored, ClassifierUpdates, ClassifierCalibrationMixin, C
         resources: Resources | None = None,
         seed: int = 0,
         verbose: int = 0,
+        loss: Loss | None = None,
     ) -> None:
         super().__init__(
             kernel, centers, solver, memory=memory, metric=metric, partition=partition, scaling=scaling,
             preprocess=preprocess, validation=validation, dtype=dtype, lanes=lanes, threads=threads,
-            resources=resources, seed=seed, verbose=verbose,
+            resources=resources, seed=seed, verbose=verbose, loss=loss,
         )  # fmt: skip
         self.class_weight = class_weight
         self.threshold = threshold

@@ -8,7 +8,7 @@ from streamkern.solvers.eigenpro import EigenPro
 from streamkern.solvers.eigenpro1 import EigenPro1
 from streamkern.solvers.eigenpro2 import EigenPro2
 from streamkern.solvers.falkon import Falkon
-from streamkern.solvers.lbfgs import LBFGS
+from streamkern.solvers.lbfgs import LBFGS, Pinball
 from streamkern.solvers.loop import Checkpoint, Keeper, Outcome, Progress, train
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Iteration",
     "Keeper",
     "Outcome",
+    "Pinball",
     "Problem",
     "Progress",
     "Solver",

@@ -375,6 +375,7 @@ class Traits(NamedTuple):
         one_pass: whether one pass solves least squares, and outputs with each row left out are known in closed form.
         ridge: whether it has a ridge λ, as ``ridge``.
         least_squares: whether it minimises squares; else its outputs are those of another loss, such as logits.
+        calibrated: whether probabilities or intervals can be learned from its outputs.
         keeps_sums: whether its model keeps sums that rows can be added to.
         on_device: whether a device computes it.
     """
@@ -382,6 +383,7 @@ class Traits(NamedTuple):
     one_pass: bool = False
     ridge: bool = False
     least_squares: bool = True
+    calibrated: bool = True
     keeps_sums: bool = False
     on_device: bool = True
 

@@ -1,80 +1,124 @@
-"""Multinomial logistic regression on kernel values at centers: preconditioned L-BFGS, one sweep a pass.
+"""L-BFGS on kernel values at centers, preconditioned: losses that are convex and smooth, one sweep a pass.
 
-minimise 1/n Σ −log softmax(f(x_i))_{y_i} + λ/2 Σ_k α_kᵀ K(Z, Z) α_k,  f = K(X, Z) α.
+minimise 1/n Σ ℓ(f(x_i), y_i) + λ/2 Σ_k α_kᵀ K(Z, Z) α_k,  f = K(X, Z) α.
 
-The Hessian of the loss in each class is K_Zn D K_nZ/n with D = diag p(1 − p) ≤ 1/4 (Böhning 1992), so that Falkon's
-factors for the ridge 4λ precondition it whatever the weights are (Marteau-Ferey, Bach and Rudi 2019): α = T⁻¹ A⁻¹ β,
-and of the matrix of β no eigenvalue is much above 1/4. L-BFGS (Nocedal and Wright 2006, algorithm 7.5) learns from the
-gradients of earlier passes where it is below. Newton's method would take a weighted ΦᵀDΦ, p² numbers, of each class.
+The Hessian of the loss in an output is K_Zn D K_nZ/n with D = diag ℓ''. Where ℓ'' is about c, Falkon's factors for the
+ridge λ/c precondition it whatever the weights are (Marteau-Ferey, Bach and Rudi 2019): α = T⁻¹ A⁻¹ β, and of the matrix
+of β few eigenvalues are much above c. L-BFGS (Nocedal and Wright 2006, algorithm 7.5) learns from the gradients of
+earlier passes where they are. Newton's method would take a weighted ΦᵀDΦ, p² numbers, of each output.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from streamkern.data.row_order import Block
-from streamkern.data.targets import Classes, Encoding
+from streamkern.data.targets import Classes, Encoding, Quantiles, Rates
 from streamkern.defaults import (
     ARMIJO_SHARE,
     LBFGS_PAIRS,
-    LOGISTIC_CURVATURE,
-    MAX_LOGISTIC_DECREASE,
+    MAX_LOSS_DECREASE,
     SHORTER_STEP_SHARES,
 )
-from streamkern.engine.residuals import residual, weigh
+from streamkern.engine.residuals import weigh
 from streamkern.errors import UsageError, require_counts, require_ridge
 from streamkern.execute.base import Parts
 from streamkern.solvers.base import Failure, Problem, Solver, Sweep, Traits
 from streamkern.solvers.contributions import Gradient
 from streamkern.solvers.falkon import FactoredIteration, Factors, center_factors
 from streamkern.storage.serialize import serializable
-from streamkern.types import Array
+from streamkern.types import Array, Parameters
+
+LOSSES = ("logistic", "poisson")
+"""Names of losses other than squares; that of quantiles is a ``Pinball``."""
 
 
-def encoding_for(encoding: Encoding, solver: Any) -> Encoding:
-    """Return the encoding of targets, with outputs as logits for ``LBFGS``."""
+@dataclass(frozen=True)
+class Pinball(Parameters):
+    """Loss of the quantiles of a target: one output for each level, and none crosses another.
+
+    The loss of a prediction q at level τ is τ (y − q) for a target y above it, and (1 − τ) (q − y) below.
+
+    Args:
+        levels: the levels τ, between 0 and 1, in ascending order; a number for one.
+
+    Raises:
+        UsageError: a level is not between 0 and 1, or they do not ascend.
+    """
+
+    levels: tuple[float, ...] = (0.05, 0.5, 0.95)
+
+    def __post_init__(self) -> None:
+        try:
+            levels = tuple(float(level) for level in np.atleast_1d(np.asarray(self.levels, dtype=np.float64)))
+        except (TypeError, ValueError):
+            levels = ()
+        inside = all(0 < level < 1 for level in levels)
+        if not levels or not inside or any(b <= a for a, b in pairwise(levels)):
+            raise UsageError(
+                f"levels is {self.levels!r}.",
+                where="Pinball(levels=...)",
+                expected="numbers between 0 and 1 in ascending order, such as (0.05, 0.5, 0.95)",
+            )
+        object.__setattr__(self, "levels", levels)
+
+
+Loss = str | Pinball
+
+
+def encoding_for(encoding: Encoding, solver: Any, error: float) -> Encoding:
+    """Return the encoding of targets for the loss of a solver; ``error`` is the size of errors, in stored units."""
     if not isinstance(solver, LBFGS):
         return encoding
-    if not isinstance(encoding, Classes):
-        raise UsageError(
-            f"LBFGS needs classes, and the targets are {encoding.outputs} column(s) of values or labels.",
-            where="solver=LBFGS()",
-            expected="a classifier with one label a row",
-            remedy="use sk.Direct()",
-        )
-    return replace(encoding, logits=True)
+    if isinstance(encoding, Classes):
+        return replace(encoding, logits=True)
+    if isinstance(solver.loss, Pinball):
+        return Quantiles.about(encoding, solver.loss.levels, error)
+    return Rates.about(encoding)
 
 
 @dataclass(frozen=True)
 class LBFGS(Solver):
-    """Logistic loss instead of least squares, for classes: outputs are logits, and softmax gives probabilities.
+    """Losses other than squares: logistic, Poisson and pinball, by a preconditioned quasi-Newton method.
+
+    ``KernelClassifier(loss="logistic")`` and ``KernelRegressor(loss="poisson")`` choose it.
 
     Args:
+        loss: ``"logistic"`` for classes: outputs are logits, and softmax gives probabilities. ``"poisson"`` for counts
+            and rates: the logarithm of the mean is modelled. ``Pinball(levels)`` for quantiles.
         ridge: λ > 0. A fit that searches for a kernel also chooses λ, if ``ridge`` is the default.
         epochs: largest number of passes; each computes the loss and its gradient.
         tolerance: stop when the next pass is expected to lower the loss by at most this share of the loss.
-        patience: as in ``EigenPro``, for the squared error of probabilities.
+        patience: as in ``EigenPro``, for the loss on validation rows; of classes, the squared error of probabilities.
 
     Raises:
         UsageError: a value is out of range.
     """
 
+    loss: Loss = "logistic"
     ridge: float = 1e-6
     epochs: int = 40
     tolerance: float = 1e-4
     patience: int | None = None
 
-    traits = Traits(ridge=True, least_squares=False)
+    @property
+    def traits(self) -> Traits:
+        return Traits(ridge=True, least_squares=False, calibrated=self.loss == "logistic")
 
     def __post_init__(self) -> None:
+        if not isinstance(self.loss, Pinball) and self.loss not in LOSSES:
+            raise UsageError(
+                f"loss is {self.loss!r}.", where="LBFGS(loss=...)", expected='"logistic", "poisson" or sk.Pinball()'
+            )
         require_ridge(self)
         if not self.ridge > 0:
             raise UsageError(
-                "The ridge is 0: the weights of separable classes would grow without bound.",
+                "The ridge is 0: the weights of separable classes, or of rows of zeros, would grow without bound.",
                 where="LBFGS(ridge=...)",
                 expected="a number > 0",
             )
@@ -87,7 +131,7 @@ class LBFGS(Solver):
             UsageError: the problem has a feature map.
             NumericalError: K(Z, Z) is not positive definite to working precision.
         """
-        return center_factors(problem, self.ridge / LOGISTIC_CURVATURE, "LBFGS")
+        return center_factors(problem, self.ridge / problem.encoding.curvature, "LBFGS")
 
     def setup(self, problem: Problem, prepared: Factors | None = None) -> LBFGSIteration:
         prepared = prepared or self.prepare(problem)
@@ -96,7 +140,9 @@ class LBFGS(Solver):
 
 @dataclass(eq=False)
 class LossGradient(Gradient):
-    """Contributes φ(X)ᵀ W (P − Y), −Σ w log p_y, Σ w‖P − Y‖² and the rows, P = softmax(φ(X) α), Y one-hot codes."""
+    """Contributes φ(X)ᵀ W D, Σ w ℓ, Σ w‖D‖² and the rows: losses ℓ of outputs φ(X) α, and their derivatives D."""
+
+    encoding: Encoding
 
     def __call__(self, block: Block, state: Array, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
         y, w, loss, squares = block.y, block.w, 0.0, 0.0
@@ -104,15 +150,9 @@ class LossGradient(Gradient):
 
         def respond(F: Array, rows: slice) -> Array:
             nonlocal loss, squares
-            weights, codes = None if w is None else w[rows], y[rows]
-            F -= F.max(axis=1)[:, None]
-            of_class = (F[np.arange(len(F)), codes] if codes.ndim == 1 else F[:, 0]).astype(np.float64)  # or a plan's
-            np.exp(F, out=F)
-            total = F.sum(axis=1)
-            missed = np.log(total.astype(np.float64)) - of_class
-            loss += float(np.sum(missed) if weights is None else weights @ missed)
-            F /= total[:, None]
-            residual(F, codes)
+            weights = None if w is None else w[rows]
+            losses = self.encoding.derivatives(F, y[rows])
+            loss += float(np.sum(losses) if weights is None else weights @ losses)
             squares += weigh(F, weights)
             return F
 
@@ -144,11 +184,11 @@ class LBFGSState:
 
 @dataclass(eq=False)
 class LBFGSIteration(FactoredIteration):
-    """A pass is the objective and its gradient at one point, for all classes at once."""
+    """A pass is the objective and its gradient at one point, for all outputs at once."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.contribution = LossGradient(self.expansion)
+        self.contribution = LossGradient(self.expansion, self.problem.encoding)
 
     def init(self) -> LBFGSState:
         shape = self.expansion.p, self.problem.encoding.outputs
@@ -195,7 +235,7 @@ class LBFGSIteration(FactoredIteration):
             share = float(np.sum(s * q)) / float(np.sum(s * t))
             shares.append(share)
             q = q - share * t
-        scale = 1.0 / LOGISTIC_CURVATURE
+        scale = 1.0 / self.problem.encoding.curvature
         if pairs:
             s, t = pairs[-1]
             scale = float(np.sum(s * t)) / float(np.sum(np.square(t)))
@@ -216,7 +256,7 @@ class LBFGSIteration(FactoredIteration):
         left = state.decrease / state.value if state.value > 0 else 0.0
         self.report |= {"iterations": state.iterations, "objective": state.value, "decrement": left}
         self.report.pop("warnings", None)
-        if left > MAX_LOGISTIC_DECREASE:
+        if left > MAX_LOSS_DECREASE:
             self.report["warnings"] = [
                 f"LBFGS has not reached its least objective: after {state.iterations} passes of at most "
                 f"{self.epochs} the next one may lower it by {left:.1%}. Remedies: more epochs, or a larger ridge."

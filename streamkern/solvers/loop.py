@@ -396,7 +396,9 @@ def stale(errors: Sequence[float]) -> int:
 
 
 def _error(metrics: dict[str, Any], encoding: Encoding) -> float:
-    """Return the error that judges a pass: the mean squared error, with outputs of unlike units each in its own."""
+    """Return the error that judges a pass: of the loss, or of squares, with outputs of unlike units each in its own."""
+    if isinstance(encoding, Continuous) and not encoding.least_squares:
+        return float(metrics[encoding.judged_by])
     unlike = isinstance(encoding, Continuous) and encoding.scale is not None
     return 1.0 - metrics["r2"] if unlike else float(metrics["mse"])
 

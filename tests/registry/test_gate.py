@@ -153,7 +153,7 @@ def test_size_and_depth_are_bounded():
 def test_defaults_can_be_read_and_keep_what_is_better():
     sure, noise = {"p_value": 0.01}, {"p_value": 0.18}
     for gate in (default_gate("classification"), default_gate("regression")):
-        assert gate.expression in (CLASSIFICATION_GATE, REGRESSION_GATE)
+        assert gate.expression in (CLASSIFICATION_GATE, REGRESSION_GATE.format("mse"))
         assert gate.judge(OTHER | sure, OTHER).passed
     for task, worse in (("classification", {"accuracy": 0.9}), ("regression", {"mse": 0.21})):
         assert not default_gate(task).judge(ONE | worse | sure, OTHER).passed

@@ -117,14 +117,14 @@ def test_a_ridge_that_is_given_stays():
     assert chosen.solver(sk.Direct(1e-5), 20_000) == sk.Direct(1e-5)
     assert chosen.solver(sk.Falkon(), 4000) == replace(sk.Falkon(), ridge=5e-4)
     assert chosen.solver(sk.EigenPro(), 4000) == sk.EigenPro()
-    assert chosen.solver(sk.LBFGS(), 4000) == sk.LBFGS(5e-4)
+    assert chosen.solver(sk.LBFGS(), 4000) == sk.LBFGS(ridge=5e-4)
 
 
 def test_where_squares_want_no_ridge_the_logistic_loss_has_one():
     chosen = KernelChoice({"name": "Laplace", "bandwidth": 1.0}, 1e-8, 2000, _nothing(), (), 1.0, 0.5)
     assert chosen.solver(sk.Direct(), 20_000) == sk.Direct(1e-9)
-    assert chosen.solver(sk.LBFGS(), 20_000) == sk.LBFGS(3e-8)
-    assert chosen.solver(sk.LBFGS(1e-8), 20_000) == sk.LBFGS(1e-8)
+    assert chosen.solver(sk.LBFGS(), 20_000) == sk.LBFGS(ridge=3e-8)
+    assert chosen.solver(sk.LBFGS(ridge=1e-8), 20_000) == sk.LBFGS(ridge=1e-8)
 
 
 def _nothing() -> Metric:

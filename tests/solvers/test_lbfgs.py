@@ -12,9 +12,9 @@ from sklearn.metrics import log_loss
 
 import streamkern as sk
 from streamkern.costs.dry_run import CostEstimate, ProblemSize
+from streamkern.data.targets import Classes
 from streamkern.selection import kernel_search as choice
 from streamkern.selection.kernel_search import search_for, with_ridge
-from streamkern.solvers import lbfgs
 
 LAM = 1e-3
 
@@ -74,7 +74,7 @@ def test_it_finds_the_optimum_that_newtons_method_finds(k, weighted):
 def test_a_step_that_is_too_long_is_made_shorter(bound, monkeypatch):
     X, y = rows()
     expected = fitted(X, y)
-    monkeypatch.setattr(lbfgs, "LOGISTIC_CURVATURE", bound)
+    monkeypatch.setattr(Classes, "curvature", bound)
     other = fitted(X, y, solver=sk.LBFGS(ridge=LAM, tolerance=1e-10, epochs=400))
     assert other.result_.report["objective"] == pytest.approx(expected.result_.report["objective"], rel=1e-6)
 
@@ -201,9 +201,9 @@ def test_what_it_cannot_do_is_said(tmp_path: Path):
     X, y = rows(400)
     with pytest.raises(sk.UsageError, match="ridge is 0"):
         sk.LBFGS(ridge=0.0)
-    with pytest.raises(sk.UsageError, match="needs classes"):
+    with pytest.raises(sk.UsageError, match="'logistic', and the targets are those of a regression"):
         sk.KernelRegressor(sk.Gaussian(1.0), centers=20, solver=sk.LBFGS()).fit(X, y.astype(float))
-    with pytest.raises(sk.UsageError, match="needs classes"):
+    with pytest.raises(sk.UsageError, match="the targets have several columns"):
         fitted(X, np.eye(3, dtype=int)[y])
     waves = sk.RandomFourier(sk.Gaussian(1.0), 32)
     with pytest.raises(sk.UsageError, match="features"):
