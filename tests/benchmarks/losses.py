@@ -24,10 +24,11 @@ import pandas as pd
 from sklearn.dummy import DummyRegressor
 from sklearn.metrics import mean_pinball_loss, mean_poisson_deviance
 from sklearn.model_selection import train_test_split
+from threadpoolctl import threadpool_limits
 
 import streamkern as sk
 from tests.benchmarks import noisy_counts
-from tests.benchmarks.peers import hist, trees
+from tests.benchmarks.peers import hist, threads, trees
 from tests.benchmarks.results import add_results, add_run
 from tests.benchmarks.tables import TABLES, packaged_file
 
@@ -111,6 +112,7 @@ def measure(table: str, title: str, seed: int, rows: int, answer: Any) -> None:
     tests = min(rows // 4 if truth is None else 100_000, len(y) - rows)
     train, test = train_test_split(np.arange(len(y)), train_size=rows, test_size=tests, random_state=seed)
     if title != "streamkern":
+        threadpool_limits(threads())
         words = [name for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name])]
         kinds = {name: pd.CategoricalDtype(frame[name].dropna().unique()) for name in words}
         frame = frame.astype(kinds).set_axis([f"c{i}" for i in range(frame.shape[1])], axis=1)
@@ -146,12 +148,12 @@ def main() -> None:
     parser.add_argument("--packages", type=Path, default=Path(), help="folder of unpacked packages")
     parser.add_argument("--models", nargs="*", choices=[*MODELS, "truth"], default=[*MODELS, "truth"])
     parser.add_argument("--rows", type=int, help="fit so many rows at most: by default 80,000 of counts, else 60,000")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of trees")
+    parser.add_argument("--threads", type=int, default=1, help="of trees, which wait in loops where others work")
     parser.add_argument("--splits", type=int, default=3)
     add_results(parser)
     args = parser.parse_args()
     os.environ["TABLES_PACKAGES"] = str(args.packages)
-    os.environ["TABLES_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    os.environ["TABLES_THREADS"] = str(args.threads)
     processes = multiprocessing.get_context("spawn")
     measured: list[dict[str, Any]] = []
     for table in args.tables:
