@@ -37,10 +37,10 @@ def larger_trees(classes: bool) -> Any:
     return trees(classes, n_estimators=45, num_leaves=511, learning_rate=0.2, min_child_weight=5.0, reg_lambda=1.0)
 
 
-def hist(classes: bool) -> Any:
+def hist(classes: bool, **how: Any) -> Any:
     """Scikit-learn's boosted trees with their defaults."""
     made = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
-    return made(random_state=0, categorical_features="from_dtype")
+    return made(random_state=0, categorical_features="from_dtype", **how)
 
 
 class MoreTrees:
