@@ -15,6 +15,8 @@ from streamkern.errors import DataError
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 
+MAX_LOG_RATE = 40.0
+"""Logarithm of a rate, in mean rates, at most: a step that is far too long has a loss that is a number."""
 _TINY = float(np.finfo(np.float32).tiny)
 
 
@@ -275,19 +277,18 @@ class Rates(Continuous):
         return values
 
     def comparable(self, F: Array) -> Array:
-        return np.exp(F)
+        return np.asarray(np.exp(np.minimum(F, MAX_LOG_RATE)))
 
     def slope(self, F: Array) -> Array | float:
-        return np.exp(F) * self.unit
+        return self.comparable(F) * self.unit
 
     def derivatives(self, F: Array, y: Array) -> Array:
         """Turn outputs (n, 1) into derivatives of half the deviance in place; return it, (n,), at targets y (n, 1)."""
-        logs = F[:, 0].astype(np.float64)
-        with np.errstate(over="ignore"):  # of a step that is too long, and will be shortened
-            np.exp(F, out=F)
-            rate, z = F[:, 0].astype(np.float64), y[:, 0]
-            losses: Array = rate - z - z * (logs - np.log(np.maximum(z, _TINY)))
-            F -= y
+        np.minimum(F, MAX_LOG_RATE, out=F)
+        logs, z = F[:, 0].astype(np.float64), y[:, 0]
+        np.exp(F, out=F)
+        losses: Array = F[:, 0].astype(np.float64) - z - z * (logs - np.log(np.maximum(z, _TINY)))
+        F -= y
         return losses
 
     def errors(self, F: Array, y: Array) -> Array:

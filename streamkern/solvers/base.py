@@ -302,6 +302,7 @@ class Iteration(ABC):
         prepared: the result of ``Solver.prepare``: a serializable value.
         minibatches: whether a pass has steps.
         sweeps: the number of times that ``begin`` goes over all rows in a pass.
+        takes_back: whether a step that raises the loss is taken back, so that a large loss is no divergence.
         cycle: the number of steps after which a step's cost repeats: 1, unless some steps work on the sums of several.
         extra_blocks: blocks that the contribution needs in addition to its own in a state; None if it needs no others.
     """
@@ -313,6 +314,7 @@ class Iteration(ABC):
     prepared: Any
     minibatches = True
     sweeps = 0
+    takes_back = False
     cycle: int = 1
     extra_blocks: ExtraBlocks | None = None
 

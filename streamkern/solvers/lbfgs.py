@@ -140,7 +140,10 @@ class LBFGS(Solver):
 
 @dataclass(eq=False)
 class LossGradient(Gradient):
-    """Contributes φ(X)ᵀ W D, Σ w ℓ, Σ w‖D‖² and the rows: losses ℓ of outputs φ(X) α, and their derivatives D."""
+    """Contributes φ(X)ᵀ W D, Σ w ℓ, what progress shows and the rows: losses ℓ of outputs φ(X) α, derivatives D.
+
+    Progress shows squared errors of probabilities, Σ w‖D‖², or else the loss.
+    """
 
     encoding: Encoding
 
@@ -157,7 +160,7 @@ class LossGradient(Gradient):
             return F
 
         pulled = self.basis.engine.pull(self.basis, block.X, state, respond, state.shape[1], prepared)
-        return pulled, loss, squares, block.X.shape[0]
+        return pulled, loss, squares if isinstance(self.encoding, Classes) else loss, block.X.shape[0]
 
 
 @serializable
@@ -185,6 +188,8 @@ class LBFGSState:
 @dataclass(eq=False)
 class LBFGSIteration(FactoredIteration):
     """A pass is the objective and its gradient at one point, for all outputs at once."""
+
+    takes_back = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -246,6 +251,9 @@ class LBFGSIteration(FactoredIteration):
         return replace(state, direction=-q, step=1.0, decrease=decrease)
 
     def finished(self, state: LBFGSState) -> Failure | bool:
+        if self.expansion.engine.decide(not np.isfinite(state.value), bound=False):
+            remedy = "compute in float64, or check the scale of the targets and weights"
+            return Failure("non-finite", "The loss is not finite at the start.", remedy)
         small = state.decrease <= self.solver.tolerance * state.value
         return self.expansion.engine.decide(small, bound=False)
 
@@ -256,7 +264,7 @@ class LBFGSIteration(FactoredIteration):
         left = state.decrease / state.value if state.value > 0 else 0.0
         self.report |= {"iterations": state.iterations, "objective": state.value, "decrement": left}
         self.report.pop("warnings", None)
-        if left > MAX_LOSS_DECREASE:
+        if left > MAX_LOSS_DECREASE and self.solver.patience is None:  # else validation rows decide
             self.report["warnings"] = [
                 f"LBFGS has not reached its least objective: after {state.iterations} passes of at most "
                 f"{self.epochs} the next one may lower it by {left:.1%}. Remedies: more epochs, or a larger ridge."

@@ -292,7 +292,7 @@ class _Loop:
                 pass_loss=loss, pass_rows=seen, seconds=self.seconds,
             )
         )  # fmt: skip
-        return _failed(mean, seen, scale, position)
+        return None if self.iteration.takes_back else _failed(mean, seen, scale, position)
 
     def step(self) -> Failure | None:
         now, iteration = self.now, self.iteration
