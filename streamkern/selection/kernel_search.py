@@ -356,28 +356,25 @@ def needs_kernel_search(recipe: Any) -> bool:
 
 
 def search_for(
-    cost_estimate: CostEstimate, rows: int, columns: int, budget: int, seed: int = 0, share: float | None = None,
+    cost_estimate: CostEstimate, rows: int, columns: int, budget: int, seed: int = 0, leaves: int = 1,
     kernel: Kernel | None = None, metric: AGOP | None = None,
 ) -> Search | None:  # fmt: skip
     """Return the largest search that a fit allows; None where not even the smallest is.
 
     ``columns`` are those of the table: its categories have a weight of their metric each, whatever their levels.
-    ``share`` bounds the work at nominal prices, as a part of that of the fit (of ``Logistic``, of that of ``Direct``),
-    or ``MIN_SEARCH_WORK`` where that is more, or what one model may take times the leaf's part of the rows. By default
-    it is ``MAX_SEARCH_SHARE``, and where every row is a center, those of models of the search are centers, too, with at
-    least ``MIN_FULL_KERNEL_SEARCH_WORK``. With a ``share`` models have few centers, and the sample more rows.
-    ``kernel`` and ``metric`` are those of the recipe.
+    The work at nominal prices is at most ``MAX_SEARCH_SHARE`` of that of the fit (of ``Logistic``, of that of
+    ``Direct``), times its ``leaves``; or, where that is more, ``MIN_SEARCH_WORK``, or the fit's part of the rows times
+    ``MIN_FULL_KERNEL_SEARCH_WORK`` where every row is a center. Those of models of the search are centers then, too;
+    for several leaves they have few centers, and the sample more rows. ``kernel`` and ``metric`` are the recipe's.
     """
     d = cost_estimate.size.d
     size = replace(cost_estimate.size, slots=ASSUMED_THREADS, overlaps=True)
     solver, traits = cost_estimate.solver, traits_of(cost_estimate.solver)
     # The search fits least squares. A logistic fit takes less, and a wrong kernel costs it more than the search.
     fit = nominal_work(solver if traits.least_squares else Direct(), size)
-    all_rows_are_centers = share is None and size.all_rows_are_centers
-    least = MIN_FULL_KERNEL_SEARCH_WORK if size.all_rows_are_centers else MIN_SEARCH_WORK
-    if share is not None:
-        least = max(MIN_SEARCH_WORK, least * min(1.0, size.n / rows))
-    allowed = min(MAX_SEARCH_WORK, max(least, (MAX_SEARCH_SHARE if share is None else share) * fit))
+    whole = MIN_FULL_KERNEL_SEARCH_WORK * min(1.0, size.n / rows) if size.all_rows_are_centers else 0.0
+    allowed = min(MAX_SEARCH_WORK, max(MIN_SEARCH_WORK, whole, MAX_SEARCH_SHARE * leaves * fit))
+    all_rows_are_centers = leaves == 1 and size.all_rows_are_centers
     few = ((rows, rows),) if MIN_METRIC_ROWS <= rows < MIN_ROWS_TO_HOLD_OUT else ()
     # Passes of a solver that iterates would compute the sum's values over and over, and see its spectrum.
     searches = [
