@@ -15,9 +15,9 @@ fixed prices of slow cores, never in seconds: the choice is the same on any mach
 even the smallest search is allowed, the kernel is ``default_kernel``.
 
 Of fewer rows than the smallest sample has, all are fitted, norms, bandwidths and ridges are compared by the errors of
-rows left out one at a time, in closed form, and no metric is learned: a third of few rows held out says too little, and
-leaves too few to fit. A row that equals others is left out alone: else a table of
-few distinct rows would be judged by rows whose like was never seen (ADR 20).
+rows left out one at a time, in closed form, and no metric is tried: a third of few rows held out says too little, and
+leaves too few to fit. One that is asked for is learned at the kernel that is chosen. A row that equals others is left
+out alone: else a table of few distinct rows would be judged by rows whose like was never seen (ADR 20).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ from streamkern.defaults import (
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import DataError
 from streamkern.kernels import Kernel, Laplace, Linear, is_open, kernel_from_json
-from streamkern.selection.learned_metric import AGOP, Metric, Round, Rounds, round_work, sampled_bytes
+from streamkern.selection.learned_metric import AGOP, Metric, Round, Rounds, learn_metric, round_work, sampled_bytes
 from streamkern.selection.median_bandwidth import median_distance, with_bandwidths
 from streamkern.solvers.base import Problem, Solver, traits_of
 from streamkern.solvers.direct import Direct
@@ -133,6 +133,11 @@ class Search:
         return self.rows < MIN_ROWS_TO_HOLD_OUT
 
     @property
+    def metric_of_few(self) -> AGOP | None:
+        """The metric that is asked for, where it is learned at the chosen kernel, as rows are too few to compare by."""
+        return self.metric if self.leave_one_out else None
+
+    @property
     def fitted_rows(self) -> int:
         """Rows that models of the last part are fitted to."""
         return self.rows - (0 if self.leave_one_out else round(HELD_OUT_SHARE * self.rows))
@@ -183,7 +188,12 @@ class Search:
 
     def cost_estimate(self, size: Any, rows: int) -> SearchCost:
         found, memory = self.agop.cost_estimate(size, rows), self.memory(size, rows, CONCURRENT_FITS)
-        return found._replace(memory=memory, work=self.work(size), rounds=self.fits)
+        found = found._replace(memory=memory, work=self.work(size), rounds=self.fits)
+        if self.metric_of_few is None:
+            return found
+        last = self.metric_of_few.cost_estimate(size, rows)
+        memory, rounds = max(memory, last.memory), found.rounds + last.rounds
+        return found._replace(memory=memory, work=found.work + last.work, rows=found.rows + last.rows, rounds=rounds)
 
     def memory(self, size: Any, rows: int, together: int) -> int:
         """Return bytes at the peak, with the sample, where ``together`` models are fitted at once."""
@@ -207,7 +217,7 @@ class Search:
             rows = f"held-out rows of {self.rows:,}" if self.apart else f"all {self.rows:,} rows, each left out"
             return (
                 f"kernel: {self.family} in the {norms} norm, {len(BANDWIDTHS)} bandwidths, by the errors of "
-                f"{rows}{linear}"
+                f"{rows}{linear}{'' if self.metric is None else '; then a metric with the best of them'}"
             )
         metric = f"a metric ({', '.join(self.kinds)}) or none" if self.kinds else "no metric"
         centers = (
@@ -244,6 +254,8 @@ class KernelChoice:
 
     def reason(self) -> str:
         """Return the choice and its reasons, in a sentence."""
+        if self.metric.kind not in {"none", *(trial["kind"] for trial in self.trials)}:  # learned at the chosen kernel
+            return f"{replace(self, metric=replace(self.metric, kind='none')).reason()}; {self.metric.reason()}"
         tried = f"of {len(self.trials)} models on {self.rows:,} rows"
         head = f"kernel: {self.kernel!r}, the root mean square distance; "
         if self.best == self.simple:
@@ -424,7 +436,10 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
     choose = _chosen_by_leave_one_out if search.leave_one_out else _chosen_on_held_out
     found, simple, others = choose(search, rounds, trials)
     found = _with_linear(rounds, found, [simple, *others], trials) if search.linear else found
-    metric = rounds.on(found.problem.kernel).metric(found, [simple, *([] if found is simple else [found])])
+    if search.metric_of_few is None:
+        metric = rounds.on(found.problem.kernel).metric(found, [simple, *([] if found is simple else [found])])
+    else:
+        metric = learn_metric(search.metric_of_few, found.problem.kernel, problem)
     described, rows = found.problem.kernel.to_json(), rounds.train.base_rows
     return KernelChoice(
         described, found.ridge, rows, metric, tuple(trials.made), simple.mse, found.mse, rounds.held is not None
