@@ -70,6 +70,22 @@ def test_of_few_rows_a_metric_is_learned_with_the_kernel_of_the_search() -> None
     assert report["metric"]["history"]
     assert len(report["kernel"]["trials"]) > 2
     assert report["metric"]["kind"] == "diagonal"
+    kernel = report["kernel"]
+    assert {trial["kind"] for trial in kernel["trials"]} == {"none"}
+    assert "with no metric: squared error" in kernel["reason"]
+    assert "; metric: diagonal, round" in kernel["reason"]
+
+
+def test_of_few_rows_leaves_and_tune_learn_the_metric_of_one_model() -> None:
+    one = fitted("regression", 300, metric=sk.AGOP())
+    leaves = fitted("regression", 300, metric=sk.AGOP(), partition=sk.Partition(leaves=2))
+    assert leaves.result_.report["metric"] == one.result_.report["metric"]
+    assert leaves.result_.report["kernel"] == one.result_.report["kernel"]
+    X, y = table("regression")
+    rows = sk.from_arrays(X[:300], y[:300])
+    found = sk.tune(sk.Pipeline(rows, task="regression", metric=sk.AGOP()), memory="4GiB", threads=1).search
+    assert found is not None
+    assert (found.metric.kind, len(found.trials)) == ("diagonal", 14)
 
 
 def test_a_name_leaves_the_bandwidth_to_a_search_and_a_bandwidth_does_not() -> None:

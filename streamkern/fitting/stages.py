@@ -44,7 +44,7 @@ from streamkern.preprocessing.automatic_steps import data_warnings, preprocessin
 from streamkern.preprocessing.feature_origins import Features, features_of
 from streamkern.selection import median_bandwidth
 from streamkern.selection.kernel_search import KernelChoice, Search, choose_kernel, default_kernel, with_ridge
-from streamkern.selection.learned_metric import Metric, learn_metric
+from streamkern.selection.learned_metric import AGOP, Metric, learn_metric
 from streamkern.solvers.base import Iteration, Problem
 from streamkern.solvers.lbfgs import encoding_for
 from streamkern.solvers.loop import Outcome, train_stably
@@ -171,12 +171,6 @@ def _apply(fit: Fit, metric: Metric) -> None:
     release_free_memory()
 
 
-def _learns_metric(fit: Fit | FitShape) -> bool:
-    if isinstance(fit.search, Search):  # one of few rows has not learned the metric that is asked for
-        return fit.search.metric is not None and not fit.search.kinds
-    return (fit.search if isinstance(fit, FitShape) else fit.recipe.metric) is not None
-
-
 def search_work(shape: FitShape, search: Any, size: ProblemSize) -> StageWork:
     """The most that a search for a kernel or a metric may take, for a problem of a size."""
     costs = search.cost_estimate(size, shape.dataset.base_rows)
@@ -203,7 +197,7 @@ METRIC = Stage(
     "metric", _learn_metric, "metric", _take_metric,
     why=_metric_reason,
     key=lambda fit: _sample_key(fit, described(fit.recipe.metric), described(_sample_problem(fit).kernel)),
-    when=_learns_metric,
+    when=lambda fit: isinstance((fit if isinstance(fit, FitShape) else fit.shape).search, AGOP),
     memory=lambda shape: shape.searching,
     work=lambda shape: search_work(shape, shape.recipe.metric, shape.size),
 )  # fmt: skip

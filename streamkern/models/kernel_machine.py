@@ -409,7 +409,7 @@ class KernelMachine(CalibratedModel):
         sums = self.sums.load() if isinstance(self.sums, StoredSums) else self.sums
         members = {} if sums is None else {MEMBER: partial(sums.contents, self.weights_sha256)}
         if sums is not None:
-            metadata |= {MEMBER: {"bytes": sums.nbytes, "rows": sums.rows}}
+            metadata |= {MEMBER: {"bytes": sums.nbytes, "rows": sums.rows, "bound": sums.bound}}
         save_artifact(path, KIND, arrays, metadata, members)
         return Path(given_path(path))
 
@@ -555,10 +555,10 @@ def from_artifact(
 def _stored_sums(metadata: dict[str, Any], where: str, shape: tuple[int, ...]) -> StoredSums | None:
     if (about := metadata.get(MEMBER)) is None:
         return None
-    nbytes, rows = int(about["bytes"]), int(about["rows"])
+    nbytes, rows, bound = int(about["bytes"]), int(about["rows"]), str(about.get("bound", ""))
     if not (0 < nbytes < 1 << 50 and 0 < rows < 1 << 60):
         raise KeyError(MEMBER)
-    return StoredSums(Path(given_path(where)).absolute(), str(metadata["weights_sha256"]), nbytes, rows, shape)
+    return StoredSums(Path(given_path(where)).absolute(), str(metadata["weights_sha256"]), nbytes, rows, bound, shape)
 
 
 def _number_or_array(value: Array) -> float | Array:

@@ -250,9 +250,7 @@ def _look_at_rows(fit: PartitionFit) -> None:
         known = champion.metadata["partition"].get("weights", fit.weights)
         fit.weights = [None if each is None else np.array(each) for each in known]
     if choice is not None:
-        searched = fit.search is not None and fit.search.kinds
-        metric = None if searched else fit.settings.recipe.metric
-        fit.settings = fit.settings.chosen(choice.kernel, choice.ridge, choice.rows, metric)
+        fit.settings = fit.settings.chosen(choice.kernel, choice.ridge, choice.rows)
         fit.data = choice.metric.applied(fit.data)
         if choice.metric.kind != "full":
             fit.settings = replace(fit.settings, blocks=tuple(map(tuple, features_of(fit.data).categories)))
@@ -432,7 +430,7 @@ def _probe_work(shape: PartitionShape) -> StageWork:
 def _train_leaves(fit: PartitionFit) -> list[dict[str, Any]]:
     training = LeafTraining(
         fit.settings, fit.shape.budget, fit.rows_of_leaves, fit.grown, fit.executor, fit.runner, fit.shape.at_once,
-        fit.weights, fit.choice is not None and fit.grown.tree.trees > 1 and fit.settings.recipe.metric is None,
+        fit.weights, fit.choice is not None and fit.grown.tree.trees > 1,
     )  # fmt: skip
     return training.leaves()
 

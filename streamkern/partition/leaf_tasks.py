@@ -46,7 +46,7 @@ from streamkern.partition.joint_calibration import (
 from streamkern.partition.leaf_rows import LeafFingerprints, LeafRows, RowsOfLeaves
 from streamkern.rng import Draw
 from streamkern.selection.kernel_search import with_ridge
-from streamkern.selection.learned_metric import AGOP, GradientOuter, distance_ratio
+from streamkern.selection.learned_metric import GradientOuter, distance_ratio
 from streamkern.solvers.base import Solver, traits_of
 from streamkern.solvers.direct import Direct
 from streamkern.solvers.loop import Progress
@@ -108,9 +108,9 @@ class LeafSettings:
             self.gradient_rows, None if weights is None else weights.tolist(), platform.machine(),
         )  # fmt: skip
 
-    def chosen(self, kernel: Kernel, ridge: float, rows: int, metric: AGOP | None = None) -> LeafSettings:
-        """Return settings with a kernel and a ridge chosen for all, on so many rows; each leaf learns a ``metric``."""
-        return replace(self, recipe=replace(self.recipe, kernel=kernel, metric=metric), ridge=(ridge, rows))
+    def chosen(self, kernel: Kernel, ridge: float, rows: int) -> LeafSettings:
+        """Return settings with a kernel, a metric and a ridge chosen for all, on so many rows."""
+        return replace(self, recipe=replace(self.recipe, kernel=kernel, metric=None), ridge=(ridge, rows))
 
     def learned_weights(self, leaves: Sequence[dict[str, Any]], step: float = 1.0) -> Array | None:
         """Return these weights times M^½, for the mean squared gradients M (d,) of leaves that were fitted with them.

@@ -237,7 +237,6 @@ class PartitionShape(FitShape):
         if not needs_kernel_search(one.recipe):
             return None
         columns, seed = self.dataset.source.n_features, self.recipe.seed % (1 << 31)
-        share = MAX_SEARCH_SHARE * self.leaves
-        rows, given = self.dataset.base_rows, (self.recipe.kernel, self.recipe.metric)
-        search = search_for(one.cost_estimate, rows, columns, self.budget, seed, share, *given)
+        rows, given = self.dataset.base_rows, {"kernel": self.recipe.kernel, "metric": self.recipe.metric}
+        search = search_for(one.cost_estimate, rows, columns, self.budget, seed, self.leaves, **given)
         return search and replace(search, apart=self.recipe.train.roles is not None)

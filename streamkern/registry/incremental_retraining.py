@@ -160,6 +160,8 @@ def reusable_sums(
     before = record.get("sums")
     if champion.sums is None or before is None:
         return "the champion keeps no sums"
+    if forget is not None and champion.sums.bound:
+        return f"no row can be subtracted from the champion: {champion.sums.bound}"
     if before["definition"] != now["definition"]:
         return "the definition differs from the champion's"
     if before["rules"] != now["rules"]:

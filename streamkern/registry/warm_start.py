@@ -113,6 +113,8 @@ def _obstacle(pipeline: Pipeline, champion: KernelMachine) -> str | None:
         return "only EigenPro that projects every step takes a start"
     if any(not isinstance(step, Units | JoinQuantiles) for step in preprocessing_steps(pipeline)):
         return "the scaling is learnt from the rows, and the champion's centers are in its own"
+    if pipeline.metric is not None:
+        return "the metric is learnt from the rows, and the champion's centers are in its own"
     if champion.encoding.kind != pipeline.task or not champion.encoding.least_squares:
         return "the champion predicts something else"
     train = pipeline.train

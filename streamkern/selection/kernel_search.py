@@ -15,9 +15,9 @@ fixed prices of slow cores, never in seconds: the choice is the same on any mach
 even the smallest search is allowed, the kernel is ``default_kernel``.
 
 Of fewer rows than the smallest sample has, all are fitted, norms, bandwidths and ridges are compared by the errors of
-rows left out one at a time, in closed form, and no metric is learned: a third of few rows held out says too little, and
-leaves too few to fit. A row that equals others is left out alone: else a table of
-few distinct rows would be judged by rows whose like was never seen (ADR 20).
+rows left out one at a time, in closed form, and no metric is tried: a third of few rows held out says too little, and
+leaves too few to fit. One that is asked for is learned at the kernel that is chosen. A row that equals others is left
+out alone: else a table of few distinct rows would be judged by rows whose like was never seen (ADR 20).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ from streamkern.defaults import (
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import DataError
 from streamkern.kernels import Kernel, Laplace, Linear, is_open, kernel_from_json
-from streamkern.selection.learned_metric import AGOP, Metric, Round, Rounds, round_work, sampled_bytes
+from streamkern.selection.learned_metric import AGOP, Metric, Round, Rounds, learn_metric, round_work, sampled_bytes
 from streamkern.selection.median_bandwidth import median_distance, with_bandwidths
 from streamkern.solvers.base import Problem, Solver, traits_of
 from streamkern.solvers.direct import Direct
@@ -133,6 +133,11 @@ class Search:
         return self.rows < MIN_ROWS_TO_HOLD_OUT
 
     @property
+    def metric_of_few(self) -> AGOP | None:
+        """The metric that is asked for, where it is learned at the chosen kernel, as rows are too few to compare by."""
+        return self.metric if self.leave_one_out else None
+
+    @property
     def fitted_rows(self) -> int:
         """Rows that models of the last part are fitted to."""
         return self.rows - (0 if self.leave_one_out else round(HELD_OUT_SHARE * self.rows))
@@ -183,7 +188,12 @@ class Search:
 
     def cost_estimate(self, size: Any, rows: int) -> SearchCost:
         found, memory = self.agop.cost_estimate(size, rows), self.memory(size, rows, CONCURRENT_FITS)
-        return found._replace(memory=memory, work=self.work(size), rounds=self.fits)
+        found = found._replace(memory=memory, work=self.work(size), rounds=self.fits)
+        if self.metric_of_few is None:
+            return found
+        last = self.metric_of_few.cost_estimate(size, rows)
+        memory, rounds = max(memory, last.memory), found.rounds + last.rounds
+        return found._replace(memory=memory, work=found.work + last.work, rows=found.rows + last.rows, rounds=rounds)
 
     def memory(self, size: Any, rows: int, together: int) -> int:
         """Return bytes at the peak, with the sample, where ``together`` models are fitted at once."""
@@ -207,7 +217,7 @@ class Search:
             rows = f"held-out rows of {self.rows:,}" if self.apart else f"all {self.rows:,} rows, each left out"
             return (
                 f"kernel: {self.family} in the {norms} norm, {len(BANDWIDTHS)} bandwidths, by the errors of "
-                f"{rows}{linear}"
+                f"{rows}{linear}{'' if self.metric is None else '; then a metric with the best of them'}"
             )
         metric = f"a metric ({', '.join(self.kinds)}) or none" if self.kinds else "no metric"
         centers = (
@@ -244,6 +254,8 @@ class KernelChoice:
 
     def reason(self) -> str:
         """Return the choice and its reasons, in a sentence."""
+        if self.metric.kind not in {"none", *(trial["kind"] for trial in self.trials)}:  # learned at the chosen kernel
+            return f"{replace(self, metric=replace(self.metric, kind='none')).reason()}; {self.metric.reason()}"
         tried = f"of {len(self.trials)} models on {self.rows:,} rows"
         head = f"kernel: {self.kernel!r}, the root mean square distance; "
         if self.best == self.simple:
@@ -356,28 +368,25 @@ def needs_kernel_search(recipe: Any) -> bool:
 
 
 def search_for(
-    cost_estimate: CostEstimate, rows: int, columns: int, budget: int, seed: int = 0, share: float | None = None,
+    cost_estimate: CostEstimate, rows: int, columns: int, budget: int, seed: int = 0, leaves: int = 1,
     kernel: Kernel | None = None, metric: AGOP | None = None,
 ) -> Search | None:  # fmt: skip
     """Return the largest search that a fit allows; None where not even the smallest is.
 
     ``columns`` are those of the table: its categories have a weight of their metric each, whatever their levels.
-    ``share`` bounds the work at nominal prices, as a part of that of the fit (of ``LBFGS``, of that of ``Direct``),
-    or ``MIN_SEARCH_WORK`` where that is more, or what one model may take times the leaf's part of the rows. By default
-    it is ``MAX_SEARCH_SHARE``, and where every row is a center, those of models of the search are centers, too, with at
-    least ``MIN_FULL_KERNEL_SEARCH_WORK``. With a ``share`` models have few centers, and the sample more rows.
-    ``kernel`` and ``metric`` are those of the recipe.
+    The work at nominal prices is at most ``MAX_SEARCH_SHARE`` of that of the fit (of ``LBFGS``, of that of
+    ``Direct``), times its ``leaves``; or, where that is more, ``MIN_SEARCH_WORK``, or the fit's part of the rows times
+    ``MIN_FULL_KERNEL_SEARCH_WORK`` where every row is a center. Those of models of the search are centers then, too;
+    for several leaves they have few centers, and the sample more rows. ``kernel`` and ``metric`` are the recipe's.
     """
     d = cost_estimate.size.d
     size = replace(cost_estimate.size, slots=ASSUMED_THREADS, overlaps=True)
     solver, traits = cost_estimate.solver, traits_of(cost_estimate.solver)
     # The search fits least squares. A logistic fit takes less, and a wrong kernel costs it more than the search.
     fit = nominal_work(solver if traits.least_squares else Direct(), size)
-    all_rows_are_centers = share is None and size.all_rows_are_centers
-    least = MIN_FULL_KERNEL_SEARCH_WORK if size.all_rows_are_centers else MIN_SEARCH_WORK
-    if share is not None:
-        least = max(MIN_SEARCH_WORK, least * min(1.0, size.n / rows))
-    allowed = min(MAX_SEARCH_WORK, max(least, (MAX_SEARCH_SHARE if share is None else share) * fit))
+    whole = MIN_FULL_KERNEL_SEARCH_WORK * min(1.0, size.n / rows) if size.all_rows_are_centers else 0.0
+    allowed = min(MAX_SEARCH_WORK, max(MIN_SEARCH_WORK, whole, MAX_SEARCH_SHARE * leaves * fit))
+    all_rows_are_centers = leaves == 1 and size.all_rows_are_centers
     few = ((rows, rows),) if MIN_METRIC_ROWS <= rows < MIN_ROWS_TO_HOLD_OUT else ()
     # Passes of a solver that iterates would compute the sum's values over and over, and see its spectrum.
     searches = [
@@ -427,7 +436,10 @@ def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelCh
     choose = _chosen_by_leave_one_out if search.leave_one_out else _chosen_on_held_out
     found, simple, others = choose(search, rounds, trials)
     found = _with_linear(rounds, found, [simple, *others], trials) if search.linear else found
-    metric = rounds.on(found.problem.kernel).metric(found, [simple, *([] if found is simple else [found])])
+    if search.metric_of_few is None:
+        metric = rounds.on(found.problem.kernel).metric(found, [simple, *([] if found is simple else [found])])
+    else:
+        metric = learn_metric(search.metric_of_few, found.problem.kernel, problem)
     described, rows = found.problem.kernel.to_json(), rounds.train.base_rows
     return KernelChoice(
         described, found.ridge, rows, metric, tuple(trials.made), simple.mse, found.mse, rounds.held is not None

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -111,11 +112,10 @@ def predict(
     """Predict every stored row, in order, and write the predictions as one parquet or CSV file or one zarr group.
 
     The column ``prediction`` has labels, of the same type as in training, or values (``prediction_0``, ... with several
-    outputs). ``output`` appears when it is complete. After an interruption, the same call goes on from
-    the first missing part.
-    ``output`` then has the same bytes as without the interruption. If a complete ``output`` is parquet or zarr, the
-    same call does nothing. If it is CSV, the call raises an error unless ``overwrite`` is given, because a CSV file
-    does not record its model and data.
+    outputs). ``output`` appears when it is complete. After an interruption, the same call computes the
+    missing parts. ``output`` then has the same bytes as without the interruption. If a complete ``output`` is parquet
+    or zarr, the same call does nothing. If it is CSV, the call raises an error unless ``overwrite`` is given, because a
+    CSV file does not record its model and data.
 
     Args:
         model: a saved model, a model in memory, or a fitted estimator. Or a model registry: a directory, a URL or a
@@ -215,11 +215,11 @@ def _write_missing(
     held += made.noted_bytes + THREAD_BYTES
     projected = require_sweep_memory("prediction", source, working, budget, executor.slots, held)
     with made.writing():
-        first = made.first_missing()
-        kept = made.rows(first)[0] if first < len(made) else n
+        missing = made.missing()
+        kept = n - sum(b - a for a, b in map(made.rows, missing))
         start = time.perf_counter()
         with unchanging(Dataset(source)):
-            _write(model, source, made, first, executor, show, unseen, interval)
+            _write(model, source, made, missing, kept, executor, show, unseen, interval)
         made.commit()
         warn_unseen(unseen, n - kept)
         rate = (n - kept) / (time.perf_counter() - start)
@@ -244,28 +244,35 @@ def _prediction_memory(model: KernelMachine, dataset: Dataset) -> tuple[int, int
 
 
 def _write(
-    model: KernelMachine, source: Source, made: Predictions, first: int, executor: Executor, on_progress: Progress,
-    unseen: Counter[str], interval: float | None,
+    model: KernelMachine, source: Source, made: Predictions, missing: Sequence[int], done: int, executor: Executor,
+    on_progress: Progress, unseen: Counter[str], interval: float | None,
 ) -> None:  # fmt: skip
-    """Write all parts from the first that is missing; each is written while the next is predicted."""
+    """Write the missing parts, where ``done`` rows are written already; each while the next is predicted."""
     names = {column.name for column in made.columns if not column.is_id}
 
     def write(part: int, held: list[PredictedRows]) -> int:
+        nonlocal done
         made.write(part, _values(model, held, made.columns, interval))
-        return made.rows(part)[1]
+        done += sum(len(block.values) for block in held)
+        return done
 
-    stream = model.stream_predictions(
-        Dataset(source),
-        executor=executor,
-        outputs=bool({"scores", "probabilities"} & names),
-        scales=interval is not None,
-        rows=(made.rows(first)[0], made.n),
-        unseen=unseen,
+    neighbours = np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1)
+    stream = chain.from_iterable(
+        model.stream_predictions(
+            Dataset(source),
+            executor=executor,
+            outputs=bool({"scores", "probabilities"} & names),
+            scales=interval is not None,
+            rows=(made.rows(int(parts[0]))[0], made.rows(int(parts[-1]))[1]),
+            unseen=unseen,
+        )
+        for parts in neighbours
+        if len(parts)
     )
     with ThreadPoolExecutor(1, thread_name_prefix="streamkern-write") as writer:
         writing: Future[int] | None = None
         rest: PredictedRows | None = None
-        for part in range(first, len(made)):
+        for part in missing:
             held, rest = _taken(stream, rest, made.rows(part)[1] - made.rows(part)[0])
             check_memory()
             if writing is not None:

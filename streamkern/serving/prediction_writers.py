@@ -99,10 +99,9 @@ class Predictions(ABC):
         """Return the first and last + 1 row of a part."""
         return part * self.part_rows, min(self.n, (part + 1) * self.part_rows)
 
-    def first_missing(self) -> int:
-        """Return the first part that is not written; the number of parts if all are."""
-        missing = (part for part in range(len(self)) if not all(file.exists() for file in self._files(part)))
-        return next(missing, len(self))
+    def missing(self) -> list[int]:
+        """Return the parts that are not written."""
+        return [part for part in range(len(self)) if not all(file.exists() for file in self._files(part))]
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:

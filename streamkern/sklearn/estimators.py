@@ -414,9 +414,9 @@ class KernelRegressor(_Scored, RegressorUpdates, RegressorCalibrationMixin, Regr
             regressor, the kernel may also be the sum of a Laplace and a linear kernel. A name leaves the same choices
             to the search, among kernels of this name alone. The search takes at most half as long as the training
             after it. The limit is at least a few seconds. If every row is a center, it is at least half a minute
-            without leaves (see ``partition``). With fewer than 400 rows, the search learns no metric. With fewer than
-            40 rows, there is no search. ``result_.report["kernel"]`` has the result. To try bandwidths with
-            scikit-learn's ``GridSearchCV``, name a kernel, and pass a grid such as
+            without leaves (see ``partition``). With fewer than 400 rows, the search tries no metric but a
+            given one. With fewer than 40 rows, there is no search. ``result_.report["kernel"]`` has the result. To try
+            bandwidths with scikit-learn's ``GridSearchCV``, name a kernel, and pass a grid such as
             ``{"kernel__bandwidth": [1.0, 2.0]}``.
         centers: a number of rows to draw as centers, or an object such as ``Given(Z)``, for the rows of an array Z. If
             there are fewer rows than this number, all rows become centers, with a warning. None: with leaves (see

@@ -480,12 +480,16 @@ class Sums:
 
 @dataclass(frozen=True)
 class StoredSums:
-    """The sums of a saved model, read when rows are added or subtracted; ``weights`` is the digest of the model's."""
+    """The sums of a saved model, read when rows are added or subtracted; ``weights`` is the digest of the model's.
+
+    ``bound`` is as of ``Sums``: a model that cannot forget is refused before its sums are read.
+    """
 
     path: Path
     weights: str
     nbytes: int
     rows: int
+    bound: str
     shape: tuple[int, ...]
 
     def load(self) -> Sums:
@@ -494,7 +498,7 @@ class StoredSums:
         sums = None
         if about.get("format") == FORMAT and about.get("weights") == self.weights:
             sums = unflatten(about.get("sums"), arrays)
-        if not isinstance(sums, Sums) or not sums.sound or sums.moment.shape != self.shape:
+        if not isinstance(sums, Sums) or not sums.sound or (sums.moment.shape, sums.bound) != (self.shape, self.bound):
             raise ModelFormatError(
                 "The sums are not those of the model, or of a newer format.",
                 where=str(self.path / MEMBER),

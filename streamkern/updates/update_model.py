@@ -138,7 +138,8 @@ def rows_for(model: KernelMachine, rows: Any) -> Dataset | None:
     return data
 
 
-def _require_sums(model: KernelMachine) -> Sums | StoredSums:
+def _require_sums(model: KernelMachine, forgets: bool) -> Sums | StoredSums:
+    """Return the sums; UsageError if there are none, or rows are to be removed whose features depended on others."""
     if isinstance(model, PartitionedMachine) or model.sums is None:
         leaves = isinstance(model, PartitionedMachine)
         raise UsageError(
@@ -147,18 +148,14 @@ def _require_sums(model: KernelMachine) -> Sums | StoredSums:
             expected="a model fitted by sk.Direct(keep_sums=True), without partition=",
             remedy="fit once more on all rows with solver=sk.Direct(keep_sums=True); or begin with partial_fit",
         )
-    return model.sums
-
-
-def _require_forgetting(sums: Sums) -> None:
-    """Raise UsageError if rows cannot be removed because the features of a row depended on other rows."""
-    if sums.bound:
-        raise UnlikeChampionError(
-            f"Rows cannot be subtracted from this model: {sums.bound}.",
+    if forgets and model.sums.bound:
+        raise UsageError(
+            f"Rows cannot be subtracted from this model: {model.sums.bound}.",
             where="forget",
             expected="rows whose features depend on the row alone",
             remedy="fit again without these rows; or fit without target encoding and augmentation",
         )
+    return model.sums
 
 
 def _require_digits(before: Array, sums: Sums, encoding: Encoding) -> None:
@@ -196,14 +193,12 @@ def updated(
     rows = [data for data in (added, forgotten) if data is not None]
     if not rows:
         raise UsageError("There are no rows.", where="update_model", expected="rows to add, or rows to forget")
-    stored = _require_sums(model)
+    stored = _require_sums(model, forgotten is not None)
     many = added is not None and forgotten is None and added.base_rows >= stored.rows and added.roles is None
     wanted = "validation" if validation is not None else "leave-one-out" if many else ""
     projected = _projected(model, stored, rows, wanted, executor, budget)
     executor.allowed = projected.allowance()
     sums = stored.load() if isinstance(stored, StoredSums) else stored
-    if forgotten is not None:
-        _require_forgetting(sums)
     added, forgotten, validation = (
         None if data is None else weighted_by(data, model.encoding, sums.factors)
         for data in (added, forgotten, validation)

@@ -224,6 +224,13 @@ def test_a_few_more_rows_than_one_model_may_have_are_hardly_a_loss():
     assert errors[1] < 1.05 * errors[0]
 
 
+def test_one_leaf_of_all_rows_has_the_kernel_of_one_model():
+    X, y = table()
+    models = [sk.KernelRegressor(memory="3GiB", partition=given).fit(X, y) for given in (None, sk.Partition(leaves=1))]
+    assert models[0].model_.kernel == models[1].model_.kernel
+    assert models[0].result_.report["kernel"] == models[1].result_.report["kernel"]
+
+
 @pytest.mark.parametrize("rows", [200, 700])
 def test_all_leaves_have_the_kernel_that_one_search_has_chosen(rows: int):
     """Whatever their size: a choice on a sample of all rows is as good for each of them, and as sure as it can be."""

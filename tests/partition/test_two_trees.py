@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +13,13 @@ import pandas as pd
 import pytest
 
 import streamkern as sk
+from streamkern.costs.footprint import load_libraries
 from streamkern.models.cut_tree import CutTree
-from streamkern.partition import leaf_rows, probed_weights
+from streamkern.partition import leaf_rows, leaf_tasks, probed_weights
 from streamkern.partition.grow_tree import principal_axis
 from streamkern.partition.leaf_tasks import LeafSettings
+from streamkern.partition.one_or_leaves import resolve_with_held_out
+from streamkern.partition.partition_shape import PartitionShape
 from streamkern.partition.probed_weights import probed_leaves
 
 N, D = 3_000, 6
@@ -189,6 +193,62 @@ def test_few_leaves_and_rows_with_a_time_teach_no_weights_first():
     timed = sk.plan(sk.Pipeline(sk.open_dataset(frame, target="y", time="time"), **how))
     assert "weights" in {stage.name for stage in plain.stages}
     assert "weights" not in {stage.name for stage in timed.stages}
+
+
+class Learned(Exception):
+    """The weights that leaves have learned, of a fit that ends there."""
+
+
+def test_a_small_budget_probes_fewer_leaves_at_a_time_and_learns_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As many leaves run at once as memory is planned for."""
+    monkeypatch.setattr(probed_weights, "PROBED_PART", 1)  # all four leaves of a tree
+    monkeypatch.setattr(probed_weights, "PROBED_TREES", 1)
+    changed, running, peak, planned = threading.Condition(), 0, 0, 0
+    weights, fit_leaf = probed_weights.Probe.weights, leaf_tasks.fit_leaf
+
+    def learned(probe: Any) -> Any:
+        nonlocal peak, planned
+        peak, planned = 0, probe.at_once
+        raise Learned(weights(probe))
+
+    def counted(*given: Any) -> Any:
+        nonlocal running, peak
+        with changed:
+            running += 1
+            peak = max(peak, running)
+            changed.notify_all()
+            changed.wait_for(lambda: peak >= planned, timeout=3)
+        try:
+            return fit_leaf(*given)
+        finally:
+            with changed:
+                running -= 1
+
+    monkeypatch.setattr(probed_weights.Probe, "weights", learned)
+    monkeypatch.setattr(leaf_tasks, "fit_leaf", counted)
+    pipeline = sk.Pipeline(
+        sk.from_arrays(*table(4_000)), task="regression", partition=sk.Partition(rows=1_600, trees=2), dtype="float32"
+    )
+
+    def found(name: str, memory: int) -> tuple[list[float], int, int]:
+        with pytest.raises(Learned) as made:
+            sk.run(pipeline, tmp_path / name, threads=4, memory=memory)
+        return made.value.args[0].tolist(), planned, peak
+
+    large, shape = found("large", 4 << 30), shape_of(pipeline, 4 << 30)
+    small = found("small", shape.held + shape.probing + 5 * shape.each // 2)
+    assert sorted(np.argsort(large[0])[-2:].tolist()) == [3, 5]
+    assert large == (large[0], 4, 4)
+    assert small == (large[0], 2, 2)
+
+
+def shape_of(pipeline: sk.Pipeline, budget: int) -> PartitionShape:
+    """The shape of a fit in leaves, on four threads of this process."""
+    recipe = resolve_with_held_out(pipeline, budget)[0]
+    on, baseline = LeafSettings.of(recipe).on, load_libraries()
+    return PartitionShape.before_rows(recipe, on=on, budget=budget, slots=4, here=True, baseline=baseline)
 
 
 def test_an_interrupted_run_learns_the_same_weights_in_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

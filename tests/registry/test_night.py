@@ -162,6 +162,18 @@ def test_rows_to_forget_that_are_too_few_are_another_fit(place: Path):
     assert found["why_cold"].endswith("have changed or are gone, and 7 are to be forgotten")
 
 
+def test_rows_that_cannot_be_forgotten_are_not_read(place: Path):
+    encoded = {"preprocess": (sk.TargetEncode(("a",)),)}
+    assert night(place, changes=encoded)["start"] == "cold"
+    shutil.move(place / "rows" / "day1.parquet", place / "old.parquet")
+    old = sk.open_dataset(place / "old.parquet", target="y")
+    (place / "old.parquet").unlink()
+    found = night(place, forget=old, changes=encoded)
+    assert found["why_cold"] == (
+        "no row can be subtracted from the champion: categories were encoded by the targets of other rows"
+    )
+
+
 def append(path: Path, frame: pd.DataFrame) -> None:
     group = zarr.open_group(path, mode="a")
     group["X"].append(frame[["a", "b", "c"]].to_numpy(np.float32))

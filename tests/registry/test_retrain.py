@@ -460,6 +460,7 @@ def test_a_warm_start_of_several_passes_takes_fewer_of_them(tmp_path: Path):
         ({"scaling": "standard"}, "learnt"), ({"train": pipeline().train.scale(2.0)}, "scaling"),
         ({"centers": sk.Uniform(31)}, "number"), ({"kernel": sk.Laplace(3.0)}, "kernel"),
         ({"dtype": "float64"}, "dtype"), ({"preprocess": (sk.UnitRange(),)}, "learnt"),
+        ({"metric": sk.AGOP()}, "the metric is learnt"),
     ],
     ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )  # fmt: skip
@@ -468,6 +469,12 @@ def test_what_does_not_fit_the_champion_begins_at_0_and_says_why(one: Path, chan
     begun, why = with_warm_start(given, Registry(one).load())
     assert begun is given
     assert words in (why or "")
+
+
+def test_a_metric_that_is_asked_for_later_begins_at_0(place: Path):
+    night = sk.retrain(pipeline(630, metric=sk.AGOP(1)), place, gate="accuracy > 0")
+    assert (night["start"], night["status"]) == ("cold", "promoted")
+    assert "the metric is learnt" in night["why_cold"]
 
 
 def test_a_cold_start_is_the_plain_run(place: Path):

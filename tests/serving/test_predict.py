@@ -20,6 +20,7 @@ import zarr
 import streamkern as sk
 from streamkern.commands.parser import main
 from streamkern.formats.open_tables import open_tables
+from streamkern.models.kernel_machine import KernelMachine
 from streamkern.serving import predict_files as module
 from streamkern.serving.predict_files import predict
 from streamkern.serving.prediction_writers import FORMATS as FORMATS_OF_PREDICTIONS
@@ -168,11 +169,50 @@ def test_after_kill_9_it_goes_on_with_what_is_missing_and_gives_the_same_bytes(
     if lost.is_dir():
         lost /= "0"
     lost.unlink()  # of the five parts, one in the middle
-    assert predict(made / "classes.zarr", made / "new.parquet", place, **given).kept == 2 * 257
+    assert predict(made / "classes.zarr", made / "new.parquet", place, **given).kept == 4 * 257
     whole = tmp_path / f"whole.{format}"
     predict(made / "classes.zarr", made / "new.parquet", whole, **given)
     assert contents(place) == contents(whole)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([place.name, whole.name])
+
+
+@pytest.mark.parametrize("format", [*FORMATS, "csv"])
+def test_only_parts_that_are_missing_are_computed_again(
+    made: Path, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Of twelve parts, the second and the last three."""
+    monkeypatch.setattr(module, "PART_ROWS", 257)
+    places, writer = [tmp_path / f"{name}.{format}" for name in ("whole", "out")], FORMATS_OF_PREDICTIONS[format]
+    write, stream, steps, given = writer.write, KernelMachine.stream_predictions, list[tuple[int, int]](), {"id": "key"}
+    predict(made / "classes.zarr", made / "new.parquet", places[0], **given)
+
+    def fails(self: Any, part: int, values: Any) -> None:
+        if part == 9:
+            raise sk.errors.StorageError("no room")
+        write(self, part, values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "write", fails)
+        with pytest.raises(sk.errors.StorageError, match="no room"):
+            predict(made / "classes.zarr", made / "new.parquet", places[1], **given)
+    work = tmp_path / f".out.{format}.predict"
+    for lost in [*work.rglob("c/1"), *work.rglob("rows-000000000000257-*")]:
+        lost.unlink()
+    progress: list[int] = []
+
+    def notes(self: Any, *args: Any, rows: tuple[int, int], **how: Any) -> Any:
+        steps.append(rows)
+        return stream(self, *args, rows=rows, **how)
+
+    monkeypatch.setattr(KernelMachine, "stream_predictions", notes)
+    result = predict(
+        made / "classes.zarr", made / "new.parquet", places[1], **given,
+        on_progress=lambda activity, rows, of: progress.append(rows),
+    )  # fmt: skip
+    assert steps == [(257, 514), (9 * 257, 3000)]
+    assert result.kept == 8 * 257
+    assert progress[-4:] == [9 * 257, 10 * 257, 11 * 257, 3000]
+    assert contents(places[0]) == contents(places[1])
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -392,7 +432,7 @@ def test_the_footer_of_many_parts_of_many_columns_is_projected(tmp_path: Path):
     columns = [OutputColumn("prediction", np.dtype(np.float32), tuple(f"prediction_{j}" for j in range(120)))]
     made = FORMATS_OF_PREDICTIONS["parquet"](tmp_path / "p.parquet", columns, 160, 4, {"fingerprint": "f"})
     with made.writing():
-        for part in range(made.first_missing(), len(made)):
+        for part in made.missing():
             made.write(part, [np.zeros((4, 120), np.float32)])
         made.commit()
     footer = pq.read_metadata(tmp_path / "p.parquet")

@@ -222,7 +222,7 @@ def test_a_search_has_every_row_as_a_center_where_its_fit_has():
         search_for(each, 4_800, 20, 8 << 30)
         for each in (bill, CostEstimate(sk.Direct(), replace(size, p=2_000, all_rows_are_centers=False)))
     )
-    leaf = search_for(bill, 4_800, 20, 8 << 30, share=1.0)
+    leaf = search_for(bill, 4_800, 20, 8 << 30, leaves=2)
     assert (every.rows, every.centers, every.few) == (4_400, 2_933, (1_466, 488))
     assert (some.centers, leaf.centers) == (500, 500)  # each leaf would take as long
     work = every.work(replace(size, slots=ASSUMED_THREADS, overlaps=True)).priced(nominal_prices(20))

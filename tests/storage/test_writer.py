@@ -128,7 +128,7 @@ def predicted(old: str, new: str) -> User:
             made.work.clear()
             return
         with made.writing():
-            for part in range(made.first_missing(), len(made)):
+            for part in made.missing():
                 a, b = made.rows(part)
                 made.write(part, [np.full(b - a, which, "f4")])
             made.commit()
