@@ -298,6 +298,8 @@ ARMIJO_SHARE, SHORTER_STEP_SHARES = 1e-4, (0.1, 0.5)
 it."""
 PINBALL_SMOOTHING = 0.1
 """Scale of the logistic density that smooths the pinball loss, in errors: it moves a quantile of 5% by a fortieth."""
+MIN_NEGATIVE_SHARE = 0.01
+"""Share of rows predicted below 0, at least, of which a fit to targets that are not warns."""
 MIN_ERROR_SHARE = 1e-3
 """Unit of quantiles at least, in standard deviations of the target, where the search has hardly an error."""
 MAX_LOSS_DECREASE = 0.01

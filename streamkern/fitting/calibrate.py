@@ -23,13 +23,14 @@ from streamkern.centers import Uniform
 from streamkern.data.class_weights import class_factors, row_factors
 from streamkern.data.dataset import Dataset, EmptySideError
 from streamkern.data.row_order import Block, Scan
-from streamkern.data.targets import Classes, Encoding, Indicators, as_values
+from streamkern.data.targets import Classes, Continuous, Encoding, Indicators, as_values
 from streamkern.defaults import (
     CALIBRATION_SHARE,
     GROUP_CALIBRATION_SHARE,
     MAX_CALIBRATION_ROWS,
     MAX_HELD_OUT_ROWS,
     MIN_HELD_OUT_ROWS,
+    MIN_NEGATIVE_SHARE,
     MIN_ROLES_ROWS,
     MIN_ROWS_TO_CALIBRATE,
     TIME_CALIBRATION_SHARE,
@@ -119,9 +120,16 @@ def require_two_classes(encoding: Encoding | None) -> None:
 
 
 def fit_calibration(
-    problem: Problem, outcome: Outcome, warn: Callable[[str], None], threshold: str | None = None
+    problem: Problem,
+    outcome: Outcome,
+    warn: Callable[[str], None],
+    threshold: str | None = None,
+    of_all_rows: Encoding | None = None,
 ) -> Calibration | None:
-    """Probabilities or intervals of a solved problem; None if there are no rows to learn them from."""
+    """Probabilities or intervals of a solved problem; None if there are no rows to learn them from.
+
+    The targets of a leaf come from the encoding ``of_all_rows``.
+    """
     encoding = problem.encoding
     out_of_sample = outcome.out_of_sample if problem.validation is None else on_validation(problem, outcome.weights)
     if out_of_sample is None:
@@ -132,8 +140,9 @@ def fit_calibration(
                 + (" (the threshold keeps its default)" if threshold else "")
             )
         return None
-    if found := no_better_than_mean(out_of_sample, encoding):
-        warn(found)
+    for found in (no_better_than_mean(out_of_sample, encoding), below_zero(out_of_sample, encoding, of_all_rows)):
+        if found:
+            warn(found)
     if not isinstance(encoding, Classes | Indicators):
         X, _, _ = problem.full_rows(out_of_sample.ids, problem.validation)
         return fit_intervals(out_of_sample, X, problem.predictor(), problem.engine)
@@ -177,6 +186,26 @@ def no_better_than_mean(out_of_sample: OutOfSample, encoding: Encoding) -> str:
         f"The model is no better on held-out rows than {than}: squared error {error:.4g}, and {base:.4g} without any "
         "feature. Remedies: check the target and the scale of the features, or a larger ridge or bandwidth, or more "
         "rows."
+    )
+
+
+def below_zero(out_of_sample: OutOfSample, *encodings: Encoding | None) -> str:
+    """Say if rows are predicted below 0 and no target is; "" for few such rows, which a small error explains.
+
+    The encodings are those from the outputs to stored values, one after another.
+    """
+    y, F = out_of_sample.y, out_of_sample.outputs
+    for encoding in filter(None, encodings):
+        if type(encoding) is not Continuous or len(y) < MIN_HELD_OUT_ROWS:
+            return ""
+        y, F = (each * encoding.unit + encoding.mean for each in (y, F))
+    rounding = np.finfo(np.float32).eps * np.abs(y).max()
+    share = float(np.mean((-rounding > F).any(axis=1)))
+    if y.min() < -rounding or share < MIN_NEGATIVE_SHARE:
+        return ""
+    return (
+        f"{share:.1%} of the rows are predicted below 0, and no target is. Remedy for counts and rates: "
+        'loss="poisson", whose predictions are above 0.'
     )
 
 

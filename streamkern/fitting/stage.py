@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from streamkern.costs.stage_work import StageWork
+from streamkern.data.targets import Encoding
 from streamkern.defaults import MAX_HELD_OUT_ROWS
 from streamkern.errors import warn
 from streamkern.solvers.base import Iteration
@@ -81,6 +82,9 @@ class Runner:
 
     calibrates_classes = True
     """Whether probabilities are learned for this fit, and not for several at a time."""
+
+    encoding: Encoding | None = None
+    """Of a leaf, the encoding that its targets come from: that of all rows."""
 
     stage: Stage | None = None
     """The stage that is carried out."""

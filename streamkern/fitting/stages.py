@@ -490,7 +490,7 @@ def _calibration_work(shape: FitShape) -> StageWork:
 
 CALIBRATE = Stage(
     "calibrate",
-    lambda fit: fit_calibration(fit.problem, fit.outcome, fit.runner.warn, fit.recipe.threshold),
+    lambda fit: fit_calibration(fit.problem, fit.outcome, fit.runner.warn, fit.recipe.threshold, fit.runner.encoding),
     "calibration",
     key=lambda fit: (*training_key(fit), *([] if fit.recipe.threshold is None else [fit.recipe.threshold])),
     when=_calibrates,

@@ -163,9 +163,9 @@ class LeafRunner(Runner):
     searches = False  # one kernel was chosen for all leaves
     calibrates_classes = False  # one calibration of probabilities is made of all leaves' rows
 
-    def __init__(self, held_out_rows: int = 0) -> None:
+    def __init__(self, held_out_rows: int = 0, encoding: Encoding | None = None) -> None:
         super().__init__()
-        self.held_out_rows = held_out_rows
+        self.held_out_rows, self.encoding = held_out_rows, encoding
         self.messages: list[str] = []
 
     def warn(self, message: str) -> None:
@@ -282,7 +282,7 @@ def fit_leaf(leaf: int, rows: LeafRows, settings: LeafSettings, tree: CutTree, b
             else None
         )
         return facts | {"constant": constant, "left_out": out_of_sample, "seconds": time.perf_counter() - began}
-    runner = LeafRunner(settings.held_out_rows)
+    runner = LeafRunner(settings.held_out_rows, settings.encoding)
     try:
         with ThreadsExecutor(1) as executor, keep_free_memory():
             fitted, solver = _fit((X, y, w), settings, executor, budget, runner)

@@ -323,3 +323,15 @@ def test_the_logistic_loss_is_a_loss_like_others():
     one = sk.KernelClassifier(loss="logistic", **how).fit(X, labels)
     other = sk.KernelClassifier(solver=sk.LBFGS(), **how).fit(X, labels)
     np.testing.assert_array_equal(one.predict_proba(X), other.predict_proba(X))
+
+
+def test_counts_that_squares_predict_below_zero_are_a_warning():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((1500, 2))
+    y = rng.poisson(np.exp(2 * X[:, 0] - 1)).astype(float)
+    how = {"kernel": sk.Gaussian(1.0), "centers": 50}
+    for partition in (None, sk.Partition(leaves=3)):
+        with pytest.warns(UserWarning, match=r"predicted below 0, and no target is.*loss=.poisson"):
+            sk.KernelRegressor(solver=sk.Direct(ridge=1e-3), partition=partition, **how).fit(X, y)
+    assert sk.KernelRegressor(loss="poisson", **how).fit(X, y).predict(X).min() > 0
+    sk.KernelRegressor(solver=sk.Direct(ridge=1e-3), **how).fit(X, y - 1.0)
