@@ -24,6 +24,7 @@ from streamkern.costs.fit_shape import solver_memory
 from streamkern.defaults import (
     ASSUMED_OUTPUTS,
     ASSUMED_THREADS,
+    MAX_CENTERS_BY_ROWS,
     MAX_DEFAULT_PASSES,
     MAX_EPOCHS,
     MAX_L1_FEATURES,
@@ -186,4 +187,7 @@ def _with_centers(given: Any, budget: int) -> Iterator[Candidate[Any]]:
     direct = solver == AUTO or (traits_of(solver).one_pass and not traits_of(solver).keeps_sums)
     if direct and all_rows_are_centers(every, given.train):
         yield Candidate(every, memory=rows, memory_limit=max_rows_as_centers(rows, d, budget))
-    yield Candidate(replace(given, centers=default_centers(rows, d, budget, given.seed)))
+    found = default_centers(rows, d, budget, given.seed)
+    if not traits_of(solver).least_squares:  # their factors take most of the time
+        found = replace(found, p=min(found.p, MAX_CENTERS_BY_ROWS))
+    yield Candidate(replace(given, centers=found))
