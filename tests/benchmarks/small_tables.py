@@ -25,7 +25,7 @@ from sklearn.model_selection import train_test_split
 
 from tests.benchmarks.peers import trees
 from tests.benchmarks.results import add_results, add_run
-from tests.benchmarks.tables import Table, ours, packaged_file
+from tests.benchmarks.tables import Table, of_r, ours, packaged_file
 
 R: dict[str, tuple[str, str, bool, str]] = {  # file, target, whether its logarithm, columns that say the answer
     "birthdays": ("mosaicData/Birthdays", "births", False, ""),
@@ -70,13 +70,7 @@ def read(name: str) -> Table:
     """A table, its target, and whether that is a class."""
     if name in R:
         file, target, logarithm, answers = R[name]
-        frame = pd.read_pickle(packaged_file(f"{file}.pkl.compress"), compression="xz")
-        frame = frame.drop(columns=["rownames", *answers.split()], errors="ignore").dropna(subset=[target])
-        y = frame.pop(target)
-        number = pd.api.types.is_numeric_dtype(y) and not pd.api.types.is_bool_dtype(y) and y.nunique() > 10
-        if not number:
-            return frame, y.astype(str).to_numpy(str), True
-        return frame, np.log1p(y.to_numpy(float)) if logarithm else y.to_numpy(float), False
+        return of_r(file, target, answers, logarithm)
     file, classes = KEEL[name]
     lines = [line.strip() for line in packaged_file(file).read_text(errors="replace").splitlines() if line.strip()]
     lines = lines[1 + max((i for i, line in enumerate(lines) if line.lower() == "@data"), default=-1) :]
