@@ -300,6 +300,8 @@ PINBALL_SMOOTHING = 0.1
 """Scale of the logistic density that smooths the pinball loss, in errors: it moves a quantile of 5% by a fortieth."""
 MIN_NEGATIVE_SHARE = 0.01
 """Share of rows predicted below 0, at least, of which a fit to targets that are not warns."""
+MAX_LOG_RATE = 40.0
+"""Logarithm of a rate, in mean rates, at most: a step that is far too long has a loss that is a number."""
 MIN_ERROR_SHARE = 1e-3
 """Unit of quantiles at least, in standard deviations of the target, where the search has hardly an error."""
 MAX_LOSS_DECREASE = 0.01

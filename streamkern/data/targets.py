@@ -9,14 +9,12 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from streamkern.defaults import MAX_OFFSET, MAX_TARGET_OFFSET, PINBALL_SMOOTHING, UNLIKE_SCALE_RATIO
+from streamkern.defaults import MAX_LOG_RATE, MAX_OFFSET, MAX_TARGET_OFFSET, PINBALL_SMOOTHING, UNLIKE_SCALE_RATIO
 from streamkern.engine.residuals import residual
 from streamkern.errors import DataError
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 
-MAX_LOG_RATE = 40.0
-"""Logarithm of a rate, in mean rates, at most: a step that is far too long has a loss that is a number."""
 _TINY = float(np.finfo(np.float32).tiny)
 
 

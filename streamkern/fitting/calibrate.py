@@ -199,7 +199,7 @@ def below_zero(out_of_sample: OutOfSample, *encodings: Encoding | None) -> str:
         if type(encoding) is not Continuous or len(y) < MIN_HELD_OUT_ROWS:
             return ""
         y, F = (each * encoding.unit + encoding.mean for each in (y, F))
-    rounding = np.finfo(np.float32).eps * np.abs(y).max()
+    rounding = 16 * np.finfo(np.float64).eps * np.abs(y).max()
     share = float(np.mean((-rounding > F).any(axis=1)))
     if y.min() < -rounding or share < MIN_NEGATIVE_SHARE:
         return ""

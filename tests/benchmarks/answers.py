@@ -68,7 +68,7 @@ MODELS = ("streamkern", "with AGOP", "logistic", "LightGBM")
 
 LOSSES = {
     "streamkern": "streamkern, least squares",
-    "logistic": "streamkern, `sk.LBFGS()`",
+    "logistic": 'streamkern, `loss="logistic"`',
     "LightGBM": "LightGBM",
 }
 TITLES = {
