@@ -194,12 +194,12 @@ def below_zero(out_of_sample: OutOfSample, *encodings: Encoding | None) -> str:
 
     The encodings are those from the outputs to stored values, one after another.
     """
-    y, F = out_of_sample.y, out_of_sample.outputs
+    y, F, rounding = out_of_sample.y, out_of_sample.outputs, 0.0
     for encoding in filter(None, encodings):
         if type(encoding) is not Continuous or len(y) < MIN_HELD_OUT_ROWS:
             return ""
         y, F = (each * encoding.unit + encoding.mean for each in (y, F))
-    rounding = 16 * np.finfo(np.float64).eps * np.abs(y).max()
+        rounding += 4 * float(np.finfo(np.float64).eps * np.abs(encoding.mean).max())
     share = float(np.mean((-rounding > F).any(axis=1)))
     if y.min() < -rounding or share < MIN_NEGATIVE_SHARE:
         return ""
