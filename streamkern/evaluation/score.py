@@ -14,7 +14,7 @@ from streamkern.calibration.serialization import Calibration
 from streamkern.data.encoders import warn_unseen
 from streamkern.data.row_order import Assembly, Block, Scan
 from streamkern.data.row_selection import SelectionRule
-from streamkern.data.targets import Classes, Continuous, Encoding, Indicators
+from streamkern.data.targets import Classes, Continuous, Encoding, Indicators, Quantiles
 from streamkern.defaults import MAX_CONFUSION_CLASSES, MAX_SAMPLED_ROWS
 from streamkern.engine.residuals import residual
 from streamkern.evaluation.curves import curves_of
@@ -178,6 +178,8 @@ def _metrics(encoding: Encoding | None, sums: Sequence[Any]) -> dict[str, Any]:
         metrics[encoding.judged_by] = float(np.mean(judged))
         if "by_output" in found:
             found["by_output"] |= {encoding.judged_by: judged.tolist()}
+    if isinstance(encoding, Quantiles):  # which are no means
+        return metrics | found
     varies = spread > 0
     r2 = np.where(varies, 1 - error / np.where(varies, spread, 1.0), np.where(error > 0, 0.0, 1.0))
     metrics["r2"] = float(np.mean(r2))

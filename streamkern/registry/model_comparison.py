@@ -14,7 +14,7 @@ from streamkern.calibration.probabilities import LabelCalibration, ProbabilityCa
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.statistics import RawScan
-from streamkern.data.targets import Classes, Continuous, Encoding
+from streamkern.data.targets import Classes, Continuous, Encoding, Quantiles
 from streamkern.defaults import MAX_KEPT_SCORES, MIN_GROUPS_TO_PAIR
 from streamkern.evaluation.metrics import MetricSums, flat_metrics, metric_sums, metrics_of
 from streamkern.execute.base import Executor
@@ -174,7 +174,8 @@ class _Tally:
             spread = self.squares - self.sums**2 / n
             varies = spread > 0
             r2 = np.where(varies, 1 - self.errors / np.where(varies, spread, 1.0), np.where(self.errors > 0, 0.0, 1.0))
-            found |= {"r2": float(r2.mean()), "rmse": float(np.mean(np.sqrt(self.errors / n)))}
+            if not isinstance(encoding, Quantiles):
+                found |= {"r2": float(r2.mean()), "rmse": float(np.mean(np.sqrt(self.errors / n)))}
             if isinstance(self.judge, Continuous) and not self.judge.least_squares:
                 found[self.judge.judged_by] = self.judged / n
         return found | {name: np.nan if value is None else value for name, value in flat_metrics(others).items()}

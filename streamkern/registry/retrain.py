@@ -492,4 +492,4 @@ def _defined(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
     return {name: None if value is None or not math.isfinite(value) else value for name, value in metrics.items()}
 
 
-_SHOWN = ("accuracy", "auc", "r2", "mse")
+_SHOWN = ("accuracy", "auc", "poisson_deviance", "pinball_loss", "r2", "mse")

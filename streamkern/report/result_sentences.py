@@ -9,7 +9,7 @@ import numpy as np
 
 from streamkern.progress import duration_text
 from streamkern.report.run_directory import RunDirectory
-from streamkern.report.run_status import advice
+from streamkern.report.run_status import LOSSES, advice, error_of
 from streamkern.types import Array
 
 
@@ -43,6 +43,9 @@ def accuracy_text(record: RunDirectory) -> str:
             f"it is right on {found['accuracy']:.2%} of {n:,} {part_word(part)} rows "
             f"(95% interval {low:.2%} to {high:.2%}){against}"
         )
+    error, name = error_of(found)
+    if name in LOSSES.values():
+        return f"its {name} on {n:,} {part_word(part)} rows is {error:.4g}"
     against = "" if base is None else f", where always answering their mean has {base:.4g}"
     r2 = f" (r² {found['r2']:.4f})" if "r2" in found else ""
     return f"its root mean squared error on {n:,} {part_word(part)} rows is {math.sqrt(found['mse']):.4g}{against}{r2}"

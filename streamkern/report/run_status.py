@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +12,15 @@ from streamkern.memory import format_bytes
 from streamkern.progress import duration_text
 from streamkern.report.run_directory import RunDirectory
 
-_SHOWN = ("accuracy", "auc", "log_loss", "ece", "r2", "mae", "mse")
+LOSSES = {"poisson_deviance": "Poisson deviance", "pinball_loss": "pinball loss"}
+"""Metrics of losses other than squares, in words."""
+_SHOWN = ("accuracy", "auc", "log_loss", "ece", *LOSSES, "r2", "mae", "mse")
+
+
+def error_of(metrics: Mapping[str, Any]) -> tuple[float, str]:
+    """Return the error that a model of values or classes minimises, and its name."""
+    name = next((name for name in LOSSES if name in metrics), "mse")
+    return float(metrics[name]), LOSSES.get(name, "squared error")
 
 
 def status(record: RunDirectory) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from streamkern.report.html_markup import (
 from streamkern.report.importance_section import importance_section
 from streamkern.report.result_sentences import baseline, frequent_confusions, part_word
 from streamkern.report.run_directory import RunDirectory
-from streamkern.report.run_status import metrics_in_words, status
+from streamkern.report.run_status import LOSSES, error_of, metrics_in_words, status
 from streamkern.types import Array
 
 _SHOWN_ELSEWHERE = ("spectrum", "eigenvalues", "time", "event", "resident_bytes", "peak_bytes")  # in other sections
@@ -94,7 +94,11 @@ def key_numbers(record: RunDirectory) -> list[tuple[str, str, str]]:
             ]
         else:
             note = f"{metrics['n']:,} rows" + ("" if base is None else f"; mean alone {base:.4g}")
-            numbers.append((f"RMSE, {word}", f"{math.sqrt(metrics['mse']):.4g}", note))
+            error, name = error_of(metrics)
+            if name in LOSSES.values():
+                numbers.append((f"{name}, {word}", f"{error:.4g}", f"{metrics['n']:,} rows"))
+            else:
+                numbers.append((f"RMSE, {word}", f"{math.sqrt(error):.4g}", note))
     labels = 5  # most labels, of several a row, whose thresholds are shown
     if cut := (result.get("probabilities") or {}).get("threshold"):
         names, values, scores, plain = (cut.get(name) for name in ("labels", "value", "score", "score_without"))
@@ -155,6 +159,7 @@ def _labelled(records: Sequence[RunDirectory], names: Sequence[str]) -> list[_Ru
 
 def _learning(runs: Sequence[_Run], plots: Plots) -> str:
     lines, scores, rows = list[Line](), list[Line](), list[list[str]]()
+    measured = "squared error"
     for run in runs:
         record, prefix = run.record, run.prefix
         steps, history = record.steps, (record.result or {}).get("history") or []
@@ -167,14 +172,15 @@ def _learning(runs: Sequence[_Run], plots: Plots) -> str:
         seen = [(entry["rows"], entry["validation"]) for entry in history if "validation" in entry]
         at, style = [n for n, _ in seen], (run.colour(1), 1, "square")
         if seen:
-            lines.append(Line(at, [metrics["mse"] for _, metrics in seen], f"{prefix}validation error", *style))
+            lines.append(Line(at, [error_of(metrics)[0] for _, metrics in seen], f"{prefix}validation error", *style))
         if seen and "accuracy" in seen[0][1]:
             accuracy = [100 * metrics["accuracy"] for _, metrics in seen]
             scores.append(Line(at, accuracy, f"{prefix}validation rows", *style))
         test = record.metrics.get("test")
         if test and history:
             end = [max(x[-1], history[-1]["rows"])]
-            lines.append(Line(end, [test["mse"]], f"{prefix}test error (at the end)", run.colour(2), 2, "diamond"))
+            error, measured = error_of(test)
+            lines.append(Line(end, [error], f"{prefix}test error (at the end)", run.colour(2), 2, "diamond"))
         rows += _passes(history, prefix)
     if not lines:
         records = [run.record for run in runs]
@@ -182,12 +188,12 @@ def _learning(runs: Sequence[_Run], plots: Plots) -> str:
             "No training step is recorded: the run ended before training, or reused an earlier one.", *records
         )
     caption = (
-        "Squared error, mean over rows and outputs. The training loss is that of the steps as they came, "
+        f"{measured.capitalize()}, mean over rows and outputs. The training loss is that of the steps as they came, "
         "smoothed, on augmented rows and before any averaging of iterates; validation and test rows are as stored."
     )
     numbers = table("By pass", _PASSES, rows) if rows else ""
     seen_rows = "training rows seen"
-    html = draw(plots, "learning", lines, seen_rows, "mean squared error", caption, numbers, log_y=True, words="rows")
+    html = draw(plots, "learning", lines, seen_rows, f"mean {measured}", caption, numbers, log_y=True, words="rows")
     if scores:
         caption = "Share of validation rows whose largest output is their class, pass by pass."
         html += draw(plots, "scores", scores, seen_rows, "validation accuracy, %", caption, words="rows")

@@ -21,6 +21,8 @@ from streamkern.execute import open_executor
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.registry.model_comparison import compare_models
 from streamkern.registry.promotion_gate import default_gate
+from streamkern.report.page import page
+from streamkern.report.run_directory import read_run
 
 LAM, LEVELS = 1e-3, (0.1, 0.5, 0.9)
 SOLVER = sk.LBFGS(ridge=LAM, tolerance=1e-12, epochs=300)
@@ -336,3 +338,15 @@ def test_counts_that_squares_predict_below_zero_are_a_warning():
     rates = sk.KernelRegressor(loss="poisson", solver=sk.LBFGS(epochs=300), **how).fit(X, y)
     assert rates.predict(X).min() > 0
     sk.KernelRegressor(solver=sk.Direct(ridge=1e-3), **how).fit(X, y - 1.0)
+
+
+@pytest.mark.parametrize(("loss", "name"), [("poisson", "Poisson deviance"), (sk.Pinball(LEVELS), "pinball loss")])
+def test_a_report_shows_the_loss_and_no_advice_about_means(loss, name, tmp_path: Path):
+    X, y, exposure, _ = counts(400)
+    rows = sk.from_arrays(X, y, sample_weight=exposure)
+    sk.run(sk.Pipeline(rows, kernel=sk.Gaussian(1.0), centers=40, loss=loss, task="regression", test=rows,
+                       validation=0.2, solver=sk.LBFGS(ridge=1e-3)), tmp_path / "run")  # fmt: skip
+    shown = page([read_run(tmp_path / "run")])
+    assert f"{name}, test" in shown
+    assert "root mean squared error" not in shown
+    assert "No better than the mean" not in shown
