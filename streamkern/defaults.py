@@ -298,8 +298,9 @@ ARMIJO_SHARE, SHORTER_STEP_SHARES = 1e-4, (0.1, 0.5)
 it."""
 PINBALL_SMOOTHING = 0.1
 """Scale of the logistic density that smooths the pinball loss, in errors: it moves a quantile of 5% by a fortieth."""
-MIN_NEGATIVE_SHARE = 0.01
-"""Share of rows predicted below 0, at least, of which a fit to targets that are not warns."""
+MIN_NEGATIVE_SHARE, NEGATIVE_MEANS = 0.05, 0.1
+"""Share of rows predicted below 0, by so many means of the targets, and of targets that are 0, at least, of which a fit
+to counts warns."""
 MAX_LOG_RATE = 40.0
 """Logarithm of a rate, in mean rates, at most: a step that is far too long has a loss that is a number."""
 MIN_ERROR_SHARE = 1e-3

@@ -33,6 +33,7 @@ from streamkern.defaults import (
     MIN_NEGATIVE_SHARE,
     MIN_ROLES_ROWS,
     MIN_ROWS_TO_CALIBRATE,
+    NEGATIVE_MEANS,
     TIME_CALIBRATION_SHARE,
 )
 from streamkern.errors import UsageError
@@ -190,7 +191,7 @@ def no_better_than_mean(out_of_sample: OutOfSample, encoding: Encoding) -> str:
 
 
 def below_zero(out_of_sample: OutOfSample, *encodings: Encoding | None) -> str:
-    """Say if rows are predicted below 0 and no target is; "" for few such rows, which a small error explains.
+    """Say if rows are predicted far below 0, some targets are 0 and none is below; "" where a small error explains it.
 
     The encodings are those from the outputs to stored values, one after another.
     """
@@ -200,12 +201,13 @@ def below_zero(out_of_sample: OutOfSample, *encodings: Encoding | None) -> str:
             return ""
         y, F = (each * encoding.unit + encoding.mean for each in (y, F))
         rounding += 4 * float(np.finfo(np.float64).eps * np.abs(encoding.mean).max())
-    share = float(np.mean((-rounding > F).any(axis=1)))
-    if y.min() < -rounding or share < MIN_NEGATIVE_SHARE:
+    far, zeros = -NEGATIVE_MEANS * y.mean(axis=0), np.abs(y) <= rounding
+    negative, none = (float(np.mean(each.any(axis=1))) for each in (far > F, zeros))
+    if y.min() < -rounding or min(negative, none) < MIN_NEGATIVE_SHARE:
         return ""
     return (
-        f"{share:.1%} of the rows are predicted below 0, and no target is. Remedy for counts and rates: "
-        'loss="poisson", whose predictions are above 0.'
+        f"{negative:.1%} of the rows are predicted below 0, by more than a tenth of the mean, and no target is. Remedy "
+        'for counts and rates: loss="poisson", whose predictions are above 0.'
     )
 
 

@@ -16,7 +16,6 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.metrics import mean_pinball_loss
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, column_or_1d, validate_data
@@ -96,14 +95,8 @@ class _Scored:
                 found = self.model_.score(X, executor=executor)
             return float(-found[encoding.judged_by] if isinstance(encoding, Quantiles) else found[self._metric])
         if isinstance(encoding, Quantiles):
-            return -float(
-                np.mean(
-                    [
-                        mean_pinball_loss(y, predicted, alpha=level, sample_weight=sample_weight)
-                        for level, predicted in zip(encoding.levels, self.predict(X).T, strict=True)
-                    ]
-                )
-            )
+            errors = encoding.errors(self.predict(X), np.asarray(y, dtype=np.float64).reshape(-1, 1))
+            return -float(np.average(errors.mean(axis=1), weights=sample_weight))
         return float(super().score(X, y, sample_weight))  # type: ignore[misc]
 
 

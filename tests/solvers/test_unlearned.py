@@ -76,6 +76,7 @@ def test_passes_by_default_see_half_a_million_rows():
     assert passes_of(1500, 3) == 3
 
 
+@pytest.mark.filterwarnings("ignore:.*predicted below 0")  # of counts
 @pytest.mark.slow
 @pytest.mark.parametrize("patience", [None, 2])
 def test_the_best_pass_on_held_out_rows_is_the_model(patience: int | None):
