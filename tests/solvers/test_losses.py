@@ -332,9 +332,9 @@ def test_counts_that_squares_predict_below_zero_are_a_warning():
     X = rng.standard_normal((1500, 2))
     y = rng.poisson(np.exp(2 * X[:, 0] - 1)).astype(float)
     how = {"kernel": sk.Gaussian(1.0), "centers": 50}
-    for partition in (None, sk.Partition(leaves=3)):
+    for partition, ridge in ((None, 1e-6), (sk.Partition(leaves=3), 1e-2)):
         with pytest.warns(UserWarning, match=r"predicted below 0.* and no target is.*loss=.poisson"):
-            sk.KernelRegressor(solver=sk.Direct(ridge=1e-2), partition=partition, **how).fit(X, y)
+            sk.KernelRegressor(solver=sk.Direct(ridge=ridge), partition=partition, **how).fit(X, y)
     rates = sk.KernelRegressor(loss="poisson", solver=sk.LBFGS(epochs=300), **how).fit(X, y)
     assert rates.predict(X).min() > 0
     sk.KernelRegressor(solver=sk.Direct(ridge=1e-3), **how).fit(X, y - 1.0)
