@@ -67,9 +67,12 @@ class Classes:
         return not self.logits
 
     def derivatives(self, F: Array, y: Array) -> Array:
-        """Turn logits (n, K) into derivatives of the logistic loss in place; return losses (n,) at codes y (n,)."""
+        """Turn logits (n, K) into derivatives of the logistic loss in place; return losses (n,).
+
+        Targets are codes (n,), or the shares of classes in mixed rows (n, K).
+        """
         F -= F.max(axis=1)[:, None]
-        of_class = (F[np.arange(len(F)), y] if y.ndim == 1 else F[:, 0]).astype(np.float64)  # or a plan's
+        of_class = (F[np.arange(len(F)), y] if y.ndim == 1 else (F * y).sum(axis=1)).astype(np.float64)
         np.exp(F, out=F)
         total = F.sum(axis=1)
         F /= total[:, None]

@@ -380,7 +380,7 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         recipe = Recipe(**completed(self, data, self._task, self._where))
         recipe.train._require_rows()
         if kept:
-            recipe = replace(recipe, solver=keeping_sums(self.solver, self.partition, self._where("solver")))
+            recipe = replace(recipe, solver=keeping_sums(recipe.solver, self.partition, self._where("solver")))
         return replace(recipe, centers=drawn_centers(recipe.centers, recipe.seed, recipe.train))
 
 

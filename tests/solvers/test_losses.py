@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import expit
+from scipy.special import expit, log_softmax, softmax
 from scipy.stats import norm
 from sklearn.metrics import mean_pinball_loss, mean_poisson_deviance, r2_score
 
@@ -316,6 +316,26 @@ def test_targets_that_are_no_counts_are_named():
         fitted(X, y, "poisson")
     with pytest.raises(sk.DataError, match="mean of the targets is 0"):
         fitted(X, np.zeros(200), "poisson")
+
+
+def test_mixed_rows_have_the_cross_entropy_of_their_shares():
+    X, _, _, _ = counts(400)
+    encoding = Classes(np.arange(3), logits=True)
+    shares, F = np.random.default_rng(0).dirichlet(np.ones(3), 20), np.random.default_rng(1).normal(size=(20, 3))
+    found = encoding.derivatives(D := F.copy(), shares)
+    np.testing.assert_allclose(found, -(shares * log_softmax(F, axis=1)).sum(axis=1))
+    np.testing.assert_allclose(D, softmax(F, axis=1) - shares)
+    rows = sk.from_arrays(X, X[:, 0] > 0).augment(sk.augment.MixUp(0.4), copies=2)
+    how = {"kernel": sk.Gaussian(2.0), "centers": 25, "solver": sk.LBFGS(ridge=1e-3)}
+    model = sk.KernelClassifier(loss="logistic", **how).fit(rows)
+    assert model.result_.report["decrement"] < 1e-3
+    assert model.score(X, X[:, 0] > 0) > 0.9
+
+
+def test_rows_cannot_be_added_to_another_loss_in_silence():
+    X, y, _, _ = counts(200)
+    with pytest.raises(sk.UsageError, match="partial_fit takes the solver Direct, and this is LBFGS"):
+        sk.KernelRegressor(loss="poisson").partial_fit(X, y)
 
 
 def test_the_logistic_loss_is_a_loss_like_others():
