@@ -320,7 +320,8 @@ class Quantiles(Continuous):
         """Return the encoding of targets with a mean, and errors of a size in stored units, for one column."""
         from scipy.special import ndtri
 
-        unit = np.exp2(np.round(np.log2(error))) if error > 0 else 1.0
+        least = float(np.finfo(np.float32).eps) * max(1.0, abs(float(encoding.mean[0])))  # of a constant target
+        unit = np.exp2(np.round(np.log2(error if error > 0 else least)))
         mean = encoding.mean[0] + unit * ndtri(np.array(levels))
         return cls(mean, precision=encoding.precision, scale=np.full(len(levels), unit), levels=levels)
 

@@ -332,6 +332,12 @@ def test_mixed_rows_have_the_cross_entropy_of_their_shares():
     assert model.score(X, X[:, 0] > 0) > 0.9
 
 
+def test_quantiles_of_a_constant_are_the_constant():
+    X, _, _, _ = counts(200)
+    found = fitted(X, np.full(200, 3.0), sk.Pinball(LEVELS)).predict(X)
+    np.testing.assert_allclose(found, 3.0, atol=1e-5)
+
+
 def test_rows_cannot_be_added_to_another_loss_in_silence():
     X, y, _, _ = counts(200)
     with pytest.raises(sk.UsageError, match="partial_fit takes the solver Direct, and this is LBFGS"):
