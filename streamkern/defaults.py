@@ -304,7 +304,9 @@ to counts warns."""
 MAX_LOG_RATE = 40.0
 """Logarithm of a rate, in mean rates, at most: a step that is far too long has a loss that is a number."""
 MIN_ERROR_SHARE = 1e-3
-"""Unit of quantiles at least, in standard deviations of the target, where the search has hardly an error."""
+"""Unit of quantiles at least, in quartile distances of the target, where the search has hardly an error."""
+NORMAL_QUARTILES = 1.349
+"""Distance of the quartiles of a normal distribution, in standard deviations."""
 MAX_LOSS_DECREASE = 0.01
 """Decrease that another pass might have, as a share of the loss, above which a warning is given."""
 MIN_SVRG_STEPS = 8

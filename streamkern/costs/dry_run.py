@@ -419,7 +419,7 @@ class ShapeProblem(Problem):
         given: Any = _Rows(size.n, size.weighted)
         logistic = Classes(np.empty(0))
         outputs: Any = SimpleNamespace(
-            outputs=size.outputs, curvature=logistic.curvature, derivatives=logistic.derivatives
+            outputs=size.outputs, curvature=logistic.curvature, derivatives=logistic.derivatives, errors_per_loss=1.0
         )
         nobody: Any = None
         p = 0 if size.features is not None and not size.features.needs_centers else size.p

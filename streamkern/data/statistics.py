@@ -246,7 +246,7 @@ class Statistics:
 
     The variance has divisor n; mean and variance are weighted by the sample weights. ``largest_weight`` is divided by
     their mean. ``labels`` are rows of each label, ``masses`` their total weight, ``heaviest`` their largest one; with
-    several labels a row, by the label's number. ``target_spread`` (c,) are standard deviations of values.
+    several labels a row, by the label's number.
     """
 
     n: int
@@ -260,7 +260,6 @@ class Statistics:
     largest_weight: float = 1.0
     masses: dict[Any, float] = field(default_factory=dict)
     heaviest: dict[Any, float] = field(default_factory=dict)
-    target_spread: Array | None = None
 
 
 def summarise(
@@ -286,7 +285,6 @@ def summarise(
             remedy="check which columns were read",
         )
     encoding: Encoding | None = None
-    spread = None
     if has_target and moments.target_pivot is None:
         values = sorted(labels if known is None else known)
         if len(values) < 2:
@@ -309,7 +307,7 @@ def summarise(
     mean, mean_weight = moments.pivot + shift, mass / n
     return Statistics(
         n, ranges.low, ranges.high, mean, variance, counts, encoding, mean_weight,
-        float(weights.high) / mean_weight, masses, heaviest, spread,
+        float(weights.high) / mean_weight, masses, heaviest,
     )  # fmt: skip
 
 

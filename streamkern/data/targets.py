@@ -226,6 +226,11 @@ class Continuous:
         losses: Array = 0.5 * np.square(F, dtype=np.float64).sum(axis=1)
         return losses
 
+    @property
+    def errors_per_loss(self) -> float:
+        """Errors in stored units for each unit of the loss."""
+        return float(np.ravel(self.unit)[0]) * (2.0 if isinstance(self, Rates) else 1.0)
+
     def errors(self, F: Array, y: Array) -> Array:
         """Return errors (n, c), float64, of comparable outputs (n, c) and encoded targets."""
         return np.asarray(np.square(np.subtract(F, y, dtype=np.float64)))
@@ -266,16 +271,7 @@ class Rates(Continuous):
         return cls(np.zeros(1), encoding.flat, scale=encoding.mean.copy())
 
     def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
-        values = super().encode(y, row_ids, where)
-        if (values < 0).any():
-            row = int(np.argmax(values[:, 0] < 0))
-            raise DataError(
-                f"A target is {float(np.ravel(y[row])[0]):g}.",
-                where=f"{where}, row {int(row_ids[row])}",
-                expected='at least 0 for loss="poisson"',
-                remedy="correct or leave out the row, or leave loss out",
-            )
-        return values
+        return _require_counts(super().encode(y, row_ids, where), y, row_ids, where)
 
     def comparable(self, F: Array) -> Array:
         return np.asarray(np.exp(np.minimum(F, MAX_LOG_RATE)))
@@ -299,6 +295,34 @@ class Rates(Continuous):
 
 @serializable
 @dataclass(frozen=True, eq=False)
+class Roots(Continuous):
+    """Square roots of counts, whose variance depends little on the mean (Bartlett 1936): for a search by squares."""
+
+    @classmethod
+    def about(cls, encoding: Continuous) -> Roots:
+        """Return the encoding about the root of the mean."""
+        return cls(np.sqrt(np.maximum(encoding.mean, 0.0)), encoding.flat)
+
+    def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
+        values = Continuous(np.zeros_like(self.mean)).encode(y, row_ids, where)
+        return np.asarray(np.sqrt(_require_counts(values, y, row_ids, where)) - self.mean)
+
+
+def _require_counts(values: Array, y: Array, row_ids: IntArray, where: str) -> Array:
+    """Return encoded values (n, 1) of targets y, none of which is below 0."""
+    if (values < 0).any():
+        row = int(np.argmax(values[:, 0] < 0))
+        raise DataError(
+            f"A target is {float(np.ravel(y[row])[0]):g}.",
+            where=f"{where}, row {int(row_ids[row])}",
+            expected='at least 0 for loss="poisson"',
+            remedy="correct or leave out the row, or leave loss out",
+        )
+    return values
+
+
+@serializable
+@dataclass(frozen=True, eq=False)
 class Quantiles(Continuous):
     """Quantile regression: an output for each of the ``levels``, in ascending order; the unit is that of an error.
 
@@ -316,13 +340,13 @@ class Quantiles(Continuous):
     """About the density of normal errors, in their unit, at a quantile."""
 
     @classmethod
-    def about(cls, encoding: Continuous, levels: tuple[float, ...], error: float) -> Quantiles:
-        """Return the encoding of targets with a mean, and errors of a size in stored units, for one column."""
+    def about(cls, encoding: Continuous, levels: tuple[float, ...], median: float, error: float) -> Quantiles:
+        """Return the encoding of targets with a median, and errors of a size, in stored units."""
         from scipy.special import ndtri
 
-        least = float(np.finfo(np.float32).eps) * max(1.0, abs(float(encoding.mean[0])))  # of a constant target
+        least = float(np.finfo(np.float32).eps) * max(1.0, abs(median))  # of a constant target
         unit = np.exp2(np.round(np.log2(error if error > 0 else least)))
-        mean = encoding.mean[0] + unit * ndtri(np.array(levels))
+        mean = median + unit * ndtri(np.array(levels))
         return cls(mean, precision=encoding.precision, scale=np.full(len(levels), unit), levels=levels)
 
     def encode(self, y: Array, row_ids: IntArray, where: str) -> Array:
@@ -442,6 +466,8 @@ def encoding_to_json(encoding: Encoding | None) -> dict[str, Any] | None:
             scale |= {"levels": list(encoding.levels)}
         elif isinstance(encoding, Rates):
             scale |= {"loss": "poisson"}
+        elif isinstance(encoding, Roots):  # for keys of a search
+            scale |= {"roots": True}
         return {"kind": encoding.kind, "mean": encoding.mean.tolist(), "flat": encoding.flat, **precision, **scale}
     return None
 

@@ -68,7 +68,7 @@ def solver_for(given: Any, train: Dataset, task: str, where: Where) -> Any:
         solver = LBFGS(loss, patience=None if given.validation is None else PATIENCE)
     elif loss is not None:
         solver = replace(solver, loss=loss)
-    several = train.target is not None and train.target.outputs
+    several = train.target is not None and train.target.width > 1
     if several or (solver.loss == "logistic") != (task == "classification"):
         what = "have several columns" if several else f"are those of a {task}"
         raise UsageError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,8 @@ from streamkern.data.class_weights import described_weights, weighted_like
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_compatibility import require_same_scaling, require_training_columns
 from streamkern.data.statistics import require_range
-from streamkern.data.targets import Classes, Indicators, encoding_to_json
-from streamkern.defaults import HELD_OUT, MAX_TRAIN_SCORE_ROWS, MEDIAN_ROWS, MIN_ERROR_SHARE
+from streamkern.data.targets import Classes, Continuous, Indicators, encoding_to_json
+from streamkern.defaults import HELD_OUT, MAX_TRAIN_SCORE_ROWS, MEDIAN_ROWS, MIN_ERROR_SHARE, NORMAL_QUARTILES
 from streamkern.engine.device import Device
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import NumericalError
@@ -42,11 +42,12 @@ from streamkern.kernels import Kernel
 from streamkern.memory import release_free_memory
 from streamkern.preprocessing.automatic_steps import data_warnings, preprocessing_notes
 from streamkern.preprocessing.feature_origins import Features, features_of
+from streamkern.rng import Draw
 from streamkern.selection import median_bandwidth
 from streamkern.selection.kernel_search import KernelChoice, Search, choose_kernel, default_kernel, with_ridge
 from streamkern.selection.learned_metric import AGOP, Metric, learn_metric
 from streamkern.solvers.base import Iteration, Problem
-from streamkern.solvers.lbfgs import encoding_for
+from streamkern.solvers.lbfgs import encoding_for, encoding_to_search
 from streamkern.solvers.loop import Outcome, train_stably
 from streamkern.user_code_digest import described
 
@@ -128,9 +129,8 @@ def _sample_problem(fit: Fit) -> Problem:
     nothing = CenterSet(np.empty((0, fit.data.n_features), dtype=fit.dtype), None)
     rows = subtract_offsets(fit.data, fit.known, kernel.translation_invariant, fit.dtype)
     recipe, engine = fit.recipe, engine_on(fit.device)
-    return Problem(
-        rows, fit.encoding, kernel, nothing, fit.executor, fit.dtype, recipe.seed, recipe.lanes, engine=engine
-    )
+    encoding = encoding_to_search(fit.encoding, recipe.solver)
+    return Problem(rows, encoding, kernel, nothing, fit.executor, fit.dtype, recipe.seed, recipe.lanes, engine=engine)
 
 
 def _sample_key(fit: Fit, *what: Any) -> tuple[Any, ...]:
@@ -214,10 +214,11 @@ def _weigh_ridge(fit: Fit) -> None:
 
 def _center_rows(fit: Fit) -> None:
     recipe, guess = fit.recipe, fit.shape.dataset
+    encoding = encoding_for(fit.encoding, recipe.solver, partial(_typical, fit))
     basis = recipe.features or recipe.kernel
     invariant = basis is None or basis.translation_invariant
     fit.data = subtract_offsets(fit.data, fit.known, invariant, fit.dtype)
-    fit.facts = replace(fit.known, encoding=encoding_for(fit.encoding, recipe.solver, _error_size(fit)))
+    fit.facts = replace(fit.known, encoding=encoding)
     if recipe.threshold is not None:
         require_two_classes(fit.encoding)
     require_range(fit.data, fit.known, fit.dtype, centred=invariant)
@@ -228,13 +229,19 @@ def _center_rows(fit: Fit) -> None:
         fit.allow(fit.projected)
 
 
-def _error_size(fit: Fit) -> float:
-    """Size of the errors of a value, in its unit: of the best model of the search, or else its standard deviation."""
-    spread = 0.0 if fit.known.target_spread is None else float(fit.known.target_spread[0])
-    if fit.choice is None or isinstance(fit.encoding, Classes):
-        return spread
-    found = float(np.sqrt(fit.choice.best)) * float(np.ravel(fit.encoding.unit)[0])
-    return max(found, MIN_ERROR_SHARE * spread)
+def _typical(fit: Fit) -> tuple[float, float]:
+    """Median of a value, and the size of its errors: that of the search, unless a few far values make it up."""
+    problem = _sample_problem(fit)
+    assert isinstance(problem.encoding, Continuous)
+    _, y, w = problem.full_rows(problem.draw(MEDIAN_ROWS, Draw.QUANTILES))
+    values, weight = y[:, 0], np.ones(len(y)) if w is None else w
+    order = np.argsort(values, kind="stable")
+    share = np.cumsum(weight[order]) / weight.sum()
+    low, median, high = (float(values[order][np.searchsorted(share, level)]) for level in (0.25, 0.5, 0.75))
+    error = float(values.std()) if fit.choice is None else max(fit.choice.best**0.5, MIN_ERROR_SHARE * (high - low))
+    robust = (high - low) / NORMAL_QUARTILES
+    unit = float(np.ravel(problem.encoding.unit)[0])
+    return median * unit + float(problem.encoding.mean[0]), min(error, robust or error) * unit
 
 
 def _like_training(fit: Any, name: str) -> Dataset:

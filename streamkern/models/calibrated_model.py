@@ -142,11 +142,15 @@ class CalibratedModel:
 
     def _intervals(self) -> Intervals:
         if not isinstance(self.calibration, Intervals):
-            classes = ": it is a classifier" if isinstance(self.encoding, Classes | Indicators) else ""
+            classes = isinstance(self.encoding, Classes | Indicators)
+            other = not classes and not self.encoding.least_squares
+            why = ": it is a classifier" if classes else ": it minimises another loss than squares" if other else ""
             raise UsageError(
-                f"The model has no intervals{classes}.",
+                f"The model has no intervals{why}.",
                 where="predict_interval",
                 expected="a regressor that was trained with validation rows, or by Direct",
-                remedy="train with validation=0.1 (Pipeline(validation=...)), or with solver=sk.Direct()",
+                remedy="leave loss out, or train quantiles with loss=sk.Pinball()"
+                if other
+                else "train with validation=0.1 (Pipeline(validation=...)), or with solver=sk.Direct()",
             )
         return self.calibration

@@ -154,7 +154,7 @@ def require_partition(recipe: Recipe) -> None:
         (centers is not None and centers.stored, "all rows as centers", "draw centers, such as sk.Uniform(1000)"),
         (traits_of(recipe.solver).keeps_sums, "a solver that keeps its sums",
          "leave keep_sums out"),
-        (not traits_of(recipe.solver).least_squares, "the logistic loss, whose outputs cannot be blended",
+        (not traits_of(recipe.solver).least_squares, "a loss other than squares, whose outputs cannot be blended",
          "use least squares, such as sk.Direct()"),
         (getattr(recipe.solver, "patience", None) is not None, "a solver with a patience",
          "leave patience out: validation rows choose how wide leaves blend"),

@@ -47,6 +47,7 @@ from streamkern.rng import Draw
 from streamkern.runs.pipeline_definition import Pipeline
 from streamkern.runs.run_pipeline import run, unknown_code_of
 from streamkern.solvers.base import traits_of
+from streamkern.solvers.lbfgs import loss_of
 from streamkern.storage.artifact import save_artifact
 from streamkern.storage.atomic_writes import discard
 from streamkern.storage.value_digest import digest
@@ -147,7 +148,7 @@ def retrain(
         StreamkernError: training failed, as in ``run``; the champion is unchanged.
     """
     given = given_resources(resources, memory, threads)
-    judge = default_gate(pipeline.task, pipeline.loss) if gate is None else Gate(gate)
+    judge = default_gate(pipeline.task, loss_of(pipeline)) if gate is None else Gate(gate)
     _require_retrainable(pipeline, judge, keep)
     models = Registry(registry, create=True)
     with models.lock(models.run_dir(pipeline.name)):
@@ -415,7 +416,8 @@ def _compare(
     """Score both on the test rows; or the challenger alone, with the reason why the champion cannot be scored."""
     obstacle, old, new = None, None if champion is None else champion.encoding, challenger.encoding
     if old is not None:
-        if old.kind != new.kind or (old.kind == "regression" and old.outputs != new.outputs):
+        levels = [getattr(each, "levels", None) for each in (old, new)]
+        if old.kind != new.kind or levels[0] != levels[1] or (old.kind == "regression" and old.outputs != new.outputs):
             obstacle = "the champion predicts something else: they cannot be compared"
         else:
             try:

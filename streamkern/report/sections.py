@@ -172,6 +172,7 @@ def _learning(runs: Sequence[_Run], plots: Plots) -> str:
         seen = [(entry["rows"], entry["validation"]) for entry in history if "validation" in entry]
         at, style = [n for n, _ in seen], (run.colour(1), 1, "square")
         if seen:
+            measured = error_of(seen[0][1])[1]
             lines.append(Line(at, [error_of(metrics)[0] for _, metrics in seen], f"{prefix}validation error", *style))
         if seen and "accuracy" in seen[0][1]:
             accuracy = [100 * metrics["accuracy"] for _, metrics in seen]
@@ -200,7 +201,7 @@ def _learning(runs: Sequence[_Run], plots: Plots) -> str:
     return html
 
 
-_PASSES = ("pass", "rows seen", "training loss", "validation MSE", "validation accuracy or r²", "seconds")
+_PASSES = ("pass", "rows seen", "training loss", "validation error", "validation accuracy or r²", "seconds")
 
 
 def _passes(history: Sequence[dict[str, Any]], prefix: str) -> list[list[str]]:
@@ -210,7 +211,7 @@ def _passes(history: Sequence[dict[str, Any]], prefix: str) -> list[list[str]]:
         score = found.get("accuracy", found.get("r2"))
         rows.append([
             f"{prefix}{entry['pass']}", f"{entry['rows']:,}", f"{entry['loss']:.5g}",
-            f"{found['mse']:.5g}" if "mse" in found else NONE, NONE if score is None else f"{score:.4f}",
+            f"{error_of(found)[0]:.5g}" if "mse" in found else NONE, NONE if score is None else f"{score:.4f}",
             f"{entry['seconds']:.2f}",
         ])  # fmt: skip
     return rows

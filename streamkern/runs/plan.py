@@ -30,7 +30,7 @@ from streamkern.resources import Resources, given_resources
 from streamkern.runs.pipeline_definition import Pipeline
 from streamkern.runs.run_stages import after_fit, stages
 from streamkern.selection.median_bandwidth import with_median_distances
-from streamkern.solvers.lbfgs import Pinball
+from streamkern.solvers.lbfgs import Pinball, loss_of
 
 
 @dataclass(frozen=True)
@@ -267,8 +267,8 @@ def measured_prices(pipeline: Pipeline, slots: int, p: int | None = None) -> Pri
 
 def _outputs(pipeline: Pipeline) -> int:
     target = pipeline.train.target
-    if isinstance(pipeline.loss, Pinball):
-        return len(pipeline.loss.levels)
+    if isinstance(loss := loss_of(pipeline), Pinball):
+        return len(loss.levels)
     if pipeline.task == "regression" and target is not None:
         return max(1, int(np.prod(target.outputs)))
     return LIKELY_CLASSES

@@ -96,7 +96,8 @@ class _Scored:
             return float(-found[encoding.judged_by] if isinstance(encoding, Quantiles) else found[self._metric])
         if isinstance(encoding, Quantiles):
             errors = encoding.errors(self.predict(X), np.asarray(y, dtype=np.float64).reshape(-1, 1))
-            return -float(np.average(errors.mean(axis=1), weights=sample_weight))
+            w = np.ones(len(errors)) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+            return -float(w @ errors.mean(axis=1) / (w.sum() or np.nan))
         return float(super().score(X, y, sample_weight))  # type: ignore[misc]
 
 

@@ -10,7 +10,7 @@ earlier passes where they are. Newton's method would take a weighted ΦᵀDΦ, p
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.row_order import Block
-from streamkern.data.targets import Classes, Encoding, Quantiles, Rates
+from streamkern.data.targets import Classes, Continuous, Encoding, Quantiles, Rates, Roots
 from streamkern.defaults import (
     ARMIJO_SHARE,
     LBFGS_PAIRS,
@@ -71,14 +71,28 @@ class Pinball(Parameters):
 Loss = str | Pinball
 
 
-def encoding_for(encoding: Encoding, solver: Any, error: float) -> Encoding:
-    """Return the encoding of targets for the loss of a solver; ``error`` is the size of errors, in stored units."""
+def loss_of(recipe: Any) -> Loss | None:
+    """Return the loss of a recipe, which its solver may have; None for squares."""
+    return recipe.solver.loss if isinstance(recipe.solver, LBFGS) else None
+
+
+def encoding_to_search(encoding: Encoding, solver: Any) -> Encoding:
+    """Return the encoding of targets for a search by squares: of roots of counts, whose errors are alike."""
+    poisson = isinstance(solver, LBFGS) and solver.loss == "poisson"
+    return Roots.about(encoding) if poisson and isinstance(encoding, Continuous) else encoding
+
+
+def encoding_for(encoding: Encoding, solver: Any, typical: Callable[[], tuple[float, float]]) -> Encoding:
+    """Return the encoding of targets for the loss of a solver.
+
+    ``typical`` gives the median of a value and the size of its errors, in stored units.
+    """
     if not isinstance(solver, LBFGS):
         return encoding
     if isinstance(encoding, Classes):
         return replace(encoding, logits=True)
     if isinstance(solver.loss, Pinball):
-        return Quantiles.about(encoding, solver.loss.levels, error)
+        return Quantiles.about(encoding, solver.loss.levels, *typical())
     return Rates.about(encoding)
 
 
@@ -142,7 +156,7 @@ class LBFGS(Solver):
 class LossGradient(Gradient):
     """Contributes φ(X)ᵀ W D, Σ w ℓ, what progress shows and the rows: losses ℓ of outputs φ(X) α, derivatives D.
 
-    Progress shows squared errors of probabilities, Σ w‖D‖², or else the loss.
+    Progress shows squared errors of probabilities, Σ w‖D‖², or else the errors of the loss, in stored units.
     """
 
     encoding: Encoding
@@ -160,7 +174,8 @@ class LossGradient(Gradient):
             return F
 
         pulled = self.basis.engine.pull(self.basis, block.X, state, respond, state.shape[1], prepared)
-        return pulled, loss, squares if isinstance(self.encoding, Classes) else loss, block.X.shape[0]
+        shown = squares if isinstance(self.encoding, Classes) else loss * self.encoding.errors_per_loss
+        return pulled, loss, shown, block.X.shape[0]
 
 
 @serializable

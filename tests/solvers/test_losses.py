@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +22,10 @@ from streamkern.execute import open_executor
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.registry.model_comparison import compare_models
 from streamkern.registry.promotion_gate import default_gate
+from streamkern.registry.retrain import _compare
 from streamkern.report.page import page
 from streamkern.report.run_directory import read_run
+from streamkern.solvers.lbfgs import loss_of
 
 LAM, LEVELS = 1e-3, (0.1, 0.5, 0.9)
 SOLVER = sk.LBFGS(ridge=LAM, tolerance=1e-12, epochs=300)
@@ -164,7 +167,7 @@ def test_quantiles_follow_the_spread_of_the_rows():
 def test_sorted_quantiles_never_cross_and_never_lose_more(seed, k):
     rng = np.random.default_rng(seed)
     levels = tuple(np.sort(rng.choice(np.arange(1, 100), k, replace=False) / 100).tolist())
-    encoding = Quantiles.about(Continuous(np.array([3.0])), levels, 0.7)
+    encoding = Quantiles.about(Continuous(np.array([3.0])), levels, 3.0, 0.7)
     F, y = rng.normal(0, 3, (50, k)), rng.normal(3, 2, 50)
     decoded, encoded = encoding.decode(F.copy()), encoding.encode(y, np.arange(50), "")
     assert (np.diff(decoded, axis=1) >= 0).all()
@@ -174,7 +177,7 @@ def test_sorted_quantiles_never_cross_and_never_lose_more(seed, k):
 
 
 @pytest.mark.parametrize("encoding", [
-    Rates.about(Continuous(np.array([2.5]))), Quantiles.about(Continuous(np.array([1.0])), LEVELS, 0.5),
+    Rates.about(Continuous(np.array([2.5]))), Quantiles.about(Continuous(np.array([1.0])), LEVELS, 1.0, 0.5),
     Continuous(np.array([1.0])), Classes(np.arange(3), logits=True),
 ], ids=lambda each: type(each).__name__)  # fmt: skip
 def test_derivatives_are_those_of_the_loss(encoding):
@@ -376,3 +379,49 @@ def test_a_report_shows_the_loss_and_no_advice_about_means(loss, name, tmp_path:
     assert f"{name}, test" in shown
     assert "root mean squared error" not in shown
     assert "No better than the mean" not in shown
+
+
+def test_a_few_far_targets_move_no_quantile():
+    X, y = spread(1500)
+    Xt, yt = spread(3000, 1)
+    y[:5] = 1e4
+    with_search = sk.KernelRegressor(loss=sk.Pinball((0.05, 0.5, 0.95)))
+    by_hand = sk.KernelRegressor(
+        sk.Laplace(4.0), 100, loss=sk.Pinball((0.05, 0.5, 0.95)), solver=sk.LBFGS(ridge=1e-4, epochs=200)
+    )
+    for model in (with_search, by_hand):
+        below = (yt[:, None] <= model.fit(X, y).predict(Xt)).mean(axis=0)
+        np.testing.assert_allclose(below, (0.05, 0.5, 0.95), atol=0.06)
+
+
+def test_quantiles_of_other_levels_are_no_champion():
+    X, y = spread(400)
+    rows, models = sk.from_arrays(X, y), {}
+    for levels in ((0.1, 0.9), (0.2, 0.8)):
+        models[levels] = fitted(X, y, sk.Pinball(levels)).model_
+    with open_executor("threads", 1) as executor:
+        same, none = _compare(models[0.1, 0.9], models[0.1, 0.9], rows, executor)
+        assert none is None
+        assert same.champion is not None
+        other, why = _compare(models[0.1, 0.9], models[0.2, 0.8], rows, executor)
+        assert other.champion is None
+        assert "something else" in str(why)
+
+
+def test_one_column_in_two_dimensions_is_one_column():
+    X, y, _, _ = counts(200)
+    one, two = fitted(X, y, "poisson"), fitted(X, y[:, None], "poisson")
+    np.testing.assert_allclose(two.predict(X).ravel(), one.predict(X))
+
+
+def test_a_gate_and_a_plan_know_the_loss_of_the_solver():
+    X, y = spread(400)
+    rows = sk.from_arrays(X, y)
+    levels = tuple(np.arange(1, 41) / 41)
+    for how in ({"loss": sk.Pinball(levels)}, {"solver": sk.LBFGS(sk.Pinball(levels))}):
+        job = sk.Pipeline(rows, kernel=sk.Gaussian(1.0), centers=30, task="regression", **how)
+        assert loss_of(job) == sk.Pinball(levels)
+        flops = sum(stage.flops for stage in sk.plan(job).stages)
+        few = sum(stage.flops for stage in sk.plan(replace(job, loss=None, solver=sk.LBFGS(sk.Pinball(0.5)))).stages)
+        assert flops > few
+    assert loss_of(sk.Pipeline(rows, task="regression")) is None
