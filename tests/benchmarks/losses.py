@@ -28,7 +28,7 @@ from threadpoolctl import threadpool_limits
 
 import streamkern as sk
 from tests.benchmarks import noisy_counts
-from tests.benchmarks.peers import hist, threads, trees
+from tests.benchmarks.peers import Hist, threads, trees
 from tests.benchmarks.results import add_results, add_run
 from tests.benchmarks.tables import TABLES, packaged_file
 
@@ -95,8 +95,8 @@ MODELS: dict[str, tuple[Callable[[], Any], Callable[[], list[Any]]]] = {
         lambda: [trees(False, objective="quantile", alpha=level) for level in LEVELS],
     ),
     "HistGradientBoosting": (
-        lambda: hist(False, loss="poisson"),
-        lambda: [hist(False, loss="quantile", quantile=level) for level in LEVELS],
+        lambda: Hist(False, loss="poisson"),
+        lambda: [Hist(False, loss="quantile", quantile=level) for level in LEVELS],
     ),
     "constant": (DummyRegressor, lambda: [DummyRegressor(strategy="quantile", quantile=level) for level in LEVELS]),
 }

@@ -37,10 +37,39 @@ def larger_trees(classes: bool) -> Any:
     return trees(classes, n_estimators=45, num_leaves=511, learning_rate=0.2, min_child_weight=5.0, reg_lambda=1.0)
 
 
-def hist(classes: bool, **how: Any) -> Any:
-    """Scikit-learn's boosted trees with their defaults."""
-    made = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
-    return made(random_state=0, categorical_features="from_dtype", **how)
+class Hist:
+    """Scikit-learn's boosted trees with their defaults; of more than 255 categories, which they refuse, the codes.
+
+    Args:
+        classes: whether targets are classes.
+        how: further settings.
+    """
+
+    def __init__(self, classes: bool, **how: Any) -> None:
+        made = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
+        self.model = made(random_state=0, categorical_features="from_dtype", **how)
+
+    def __getattr__(self, name: str) -> Any:
+        """What the model knows: ``classes_``."""
+        return getattr(self.model, name)
+
+    def fit(self, frame: pd.DataFrame, y: np.ndarray) -> None:
+        """Fit all rows."""
+        self.model.fit(self._coded(frame), y)
+
+    def predict(self, frame: pd.DataFrame) -> np.ndarray:
+        """Targets of rows."""
+        return np.asarray(self.model.predict(self._coded(frame)))
+
+    def predict_proba(self, frame: pd.DataFrame) -> np.ndarray:
+        """Probabilities of ``classes_``."""
+        return np.asarray(self.model.predict_proba(self._coded(frame)))
+
+    def _coded(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the frame with numbers in place of categories that are too many."""
+        kinds = {name: kind for name, kind in frame.dtypes.items() if isinstance(kind, pd.CategoricalDtype)}
+        wide = [name for name, kind in kinds.items() if len(kind.categories) > 255]
+        return frame.assign(**{str(name): frame[name].cat.codes for name in wide})
 
 
 class MoreTrees:
@@ -87,6 +116,15 @@ class XGBoost:
         found = self.model.predict(frame)
         return np.asarray(found if self.codes is None else self.codes.inverse_transform(found))
 
+    def predict_proba(self, frame: pd.DataFrame) -> np.ndarray:
+        """Probabilities of ``classes_``."""
+        return np.asarray(self.model.predict_proba(frame))
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The classes, in their order."""
+        return np.asarray(getattr(self.codes, "classes_"))  # noqa: B009
+
 
 class CatBoost:
     """CatBoost with its defaults, 1,000 trees, and the categories by name; a missing category is a word.
@@ -108,6 +146,15 @@ class CatBoost:
     def predict(self, frame: pd.DataFrame) -> np.ndarray:
         """Targets of rows."""
         return np.asarray(self.model.predict(self._worded(frame))).ravel()
+
+    def predict_proba(self, frame: pd.DataFrame) -> np.ndarray:
+        """Probabilities of ``classes_``."""
+        return np.asarray(self.model.predict_proba(self._worded(frame)))
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The classes, in their order."""
+        return np.asarray(self.model.classes_)
 
     def _worded(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the frame with texts for categories: it refuses gaps among them."""
@@ -190,7 +237,7 @@ PEERS: dict[str, tuple[str, Any]] = {
     "LightGBM, 45 large trees": ("lightgbm", larger_trees),
     "XGBoost": ("xgboost", XGBoost),
     "CatBoost": ("catboost", CatBoost),
-    "HistGradientBoosting": ("sklearn", hist),
+    "HistGradientBoosting": ("sklearn", Hist),
     "xRFM": ("xrfm", XRFM),
 }
 """The package that a model needs, and what makes it."""

@@ -246,6 +246,25 @@ UNSEEN: dict[str, tuple[str, ...]] = {  # file, target, columns that say the ans
     "happiness": ("wooldridge/happiness", "happy", "vhappy"),
 }
 """Tables that were named before anything was measured on them: no constant has been chosen by them."""
+SEALED: dict[str, tuple[str, ...]] = {
+    "vocabulary": ("carData/GSSvocab", "vocab"),
+    "pharmacies": ("Ecdat/VietNamI", "pharvis"),
+    "wives": ("Ecdat/HI", "whrswk"),
+    "benefits": ("Ecdat/Benefits", "ui"),
+    "pitches": ("Stat2Data/Kershaw", "PitchType"),
+    "pets": ("openintro/seattlepets", "species", "primary_breed secondary_breed"),
+    "health": ("stevedata/mm_nhis", "hlth"),
+    "labour": ("wooldridge/labsup", "hours", "worked weeks labinc"),
+    "innovation": ("sandwich/InstInnovation", "cites"),
+    "strikes": ("openintro/birds", "effect"),
+    "grants": ("modeldata/grants_other", "class"),
+    "census": ("wooldridge/census2000", "lweekinc"),
+    "letters": ("openintro/email", "spam"),
+}
+"""Tables for the last measurement before a release: nobody looks at their scores while anything is chosen.
+
+They are those of 28 candidates whose names had the smallest SHA-256, drawn by their shapes alone.
+"""
 TABLES: dict[str, Callable[[], Table]] = {
     "housing": housing,
     "casp": casp,
@@ -260,6 +279,8 @@ TABLES: dict[str, Callable[[], Table]] = {
     "merra": merra,
     "births": births,
     "positions": positions,
+    "weather": partial(of_r, "nycflights13/weather", "temp", "dewp"),
+    "lectures": partial(of_r, "lme4/InstEval", "y"),
     **{name: partial(of_r, *of) for name, of in UNSEEN.items()},
 }
 
@@ -296,11 +317,21 @@ BY_HAND = ("standardised", "as they are", "one bandwidth, standardised", "one ba
 MINE = ("streamkern", "one model", "leaves", "one bandwidth", *BY_HAND)
 
 
+def cross_entropy(model: Any, rows: pd.DataFrame, truth: np.ndarray) -> float:
+    """Mean log loss of the rows whose class was there to learn, probabilities at least 1e-15."""
+    classes = list(model.classes_)
+    known = np.isin(truth, classes)
+    at = np.searchsorted(classes, truth[known])
+    proba = np.asarray(model.predict_proba(rows), float)[known, at]
+    return float(-np.log(np.maximum(proba, 1e-15)).mean())
+
+
 def measure(
     table: str, titles: list[str], seed: int, rows: int | None, tests: int | None, how: dict[str, Any], answer: Any
 ) -> None:
     """Fit models one after another, in a process of their own, and put score, seconds and bytes of each."""
-    X, y, classes = (GENERATED | TABLES | IMAGES)[table]()
+    sealed = {name: partial(of_r, *of) for name, of in SEALED.items()}
+    X, y, classes = (GENERATED | TABLES | IMAGES | sealed)[table]()
     frame = pd.DataFrame(X)
     frame.columns = [str(name) for name in frame.columns]
     whole, rest, labels, truth = train_test_split(frame, y, test_size=0.2, random_state=seed)
@@ -322,12 +353,15 @@ def measure(
         took, worked = time.perf_counter() - begun, time.process_time() - before_work
         held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         score = accuracy_score(truth, predicted) if classes else r2_score(truth, predicted)
+        loss = cross_entropy(model, test, truth) if classes and hasattr(model, "predict_proba") else None
         report = model.result_.report if title in MINE else {}
         partition = report.get("partition", {}).get("reason", "")
         why = "; ".join(filter(None, (partition, report.get("kernel", {}).get("reason", ""))))
         p = model.model_.n_centers if title in MINE else 0
         leaves = report.get("partition", {}).get("leaves", 1)
-        answer.put((title, len(train), train.shape[1], classes, score, (took, worked), held * 1024, p, leaves, why))
+        loss = None if loss is None else round(loss, 6)
+        size = (len(train), train.shape[1])
+        answer.put((title, *size, classes, score, loss, (took, worked), held * 1024, p, leaves, why))
 
 
 def main() -> None:
@@ -371,7 +405,7 @@ def main() -> None:
                 if process.exitcode:
                     print(f"  {', '.join(together):28} failed", flush=True)
                 while not answer.empty():
-                    title, rows, columns, classes, score, took, held, p, leaves, why = answer.get()
+                    title, rows, columns, classes, score, loss, took, held, p, leaves, why = answer.get()
                     if not scores:
                         print(f"{name}: {rows:,} rows to fit, {columns} columns, {'accuracy' if classes else 'R²'}")
                     scores.setdefault(title, []).append(score)
@@ -388,6 +422,7 @@ def main() -> None:
                         "processor_seconds": round(took[1], 1),
                         "clock_seconds": round(took[0], 1),
                     }
+                    record |= {} if loss is None else {"log_loss": loss}
                     own = {"memory_mib": held >> 20, "leaves": leaves, "centers": p}
                     measured.append(record | (own if title in MINE else {}))
                     centers = f"{p:7,} centers  {why}" if p else ""
