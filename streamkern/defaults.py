@@ -353,8 +353,6 @@ rounds, at most, in which the leaves of a tree learn weights."""
 PROBED_STEP = 2.0
 """Steps towards the weights of a round that are taken at once. On covtype the error of single steps falls by less than
 is sure, long before weights stay as they are."""
-BLENDS = (1.0, 0.5, 0.0)
-"""Widths of the blending at borders that validation rows choose among, in parts of the overlap."""
 
 # ------------------------------------------------------------------------------------------------- Calibration (ADR 20)
 

@@ -22,10 +22,9 @@ from streamkern.data.class_weights import weighted_like
 from streamkern.data.row_order import Assembly
 from streamkern.data.statistics import require_range
 from streamkern.data.targets import Classes, Indicators, encoding_to_json
-from streamkern.defaults import BLENDS, PROBED_ROUNDS, PROBED_TREES, TREES, VARIANCE_ROWS
+from streamkern.defaults import PROBED_ROUNDS, PROBED_TREES, TREES, VARIANCE_ROWS
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import StreamkernError, UnlikeChampionError, UsageError
-from streamkern.evaluation.score import score
 from streamkern.execute.base import Executor
 from streamkern.fitting.calibrate import require_two_classes
 from streamkern.fitting.evaluation_checks import require_fit_rows
@@ -104,8 +103,6 @@ class PartitionFit(TrainingRows):
     leaves: list[dict[str, Any]] = field(default_factory=list)
     models: list[KernelMachine | None] = field(default_factory=list)
     constants: Array = field(init=False)
-    blend: float = 1.0
-    blends: dict[str, float] = field(default_factory=dict)
     problem: Problem = field(init=False)
     outcome: Outcome = field(init=False)
     calibration: Calibration | None = None
@@ -123,7 +120,7 @@ class PartitionFit(TrainingRows):
 
     def functions(self, models: list[KernelMachine | None]) -> LeafBasis:
         """The functions of all leaves, without fingerprints, for which every center is hashed."""
-        return LeafBasis(self.grown.tree, Leaves(models, self.constants, ()), self.blend, self.dtype)
+        return LeafBasis(self.grown.tree, Leaves(models, self.constants, ()), 1.0, self.dtype)
 
     @cached_property
     def fitted(self) -> Fitted:
@@ -157,7 +154,7 @@ def require_partition(recipe: Recipe) -> None:
         (not traits_of(recipe.solver).least_squares, "a loss other than squares, whose outputs cannot be blended",
          "use least squares, such as sk.Direct()"),
         (getattr(recipe.solver, "patience", None) is not None, "a solver with a patience",
-         "leave patience out: validation rows choose how wide leaves blend"),
+         "leave patience out: a leaf has no validation rows"),
         (recipe.diagnose, "diagnose=True", "leave diagnose out"),
         (recipe.metric is not None and not is_open(recipe.kernel) and recipe.train.roles is not None,
          "a metric, with rows whose time or group a leaf does not know", "leave the metric out"),
@@ -481,19 +478,6 @@ def _join(fit: PartitionFit) -> None:
     )
 
 
-def _choose_blend(fit: PartitionFit) -> None:
-    assert fit.problem.validation is not None
-    held = Assembly(fit.problem.validation, fit.encoding, 0.0, fit.dtype)
-    one, weights = fit.functions(fit.models), fit.outcome.weights
-    fit.blends = {
-        str(width): float(score(fit.executor, held, replace(one, blend=width), weights)["mse"]) for width in BLENDS
-    }
-    fit.blend = min(BLENDS, key=lambda width: fit.blends[str(width)])
-    fit.runner.choice(
-        f"leaves blend over {fit.blend:g} of the overlap: least error on the validation rows", blend=fit.blend
-    )
-
-
 def _calibrate(fit: PartitionFit) -> None:
     found, models = fit.leaves, fit.models
     out_of_sample, mass = [each["left_out"] for each in found], np.array([each["mass"] for each in found])
@@ -549,10 +533,6 @@ LEAF_STAGES: tuple[Stage, ...] = (
         memory=lambda shape: shape.models + shape.in_order + (shape.at_once * shape.each if shape.here else 0),
     ),
     step(_join),
-    step(
-        _choose_blend,
-        lambda fit: fit.problem.validation is not None and bool(fit.partition.overlap) and fit.grown.tree.trees == 1,
-    ),
     Stage(
         "calibrate", _calibrate, work=_calibration_work,
         when=lambda fit: isinstance(fit, PartitionShape) or fit.runner.held_out_rows > 0,
@@ -580,8 +560,6 @@ def partition_summary(fit: PartitionFit) -> dict[str, Any]:
         "depth": fit.grown.tree.depth,
         "constant": int((~np.isnan(fit.constants).any(axis=1)).sum()),
         "rows_trained": sum(each["rows"] for each in fit.leaves),
-        "blend": fit.blend,
-        **({"blends": fit.blends} if fit.blends else {}),
         "by_leaf": fit.leaves,
     }
 
@@ -595,7 +573,7 @@ def fitted_partition(fit: PartitionFit) -> Fitted:
     )
     base = KernelMachine.of(found)
     given = {each.name: getattr(base, each.name) for each in fields(KernelMachine)}
-    cuts: dict[str, Any] = {name: summary[name] for name in ("leaves", "depth", "blend")}
+    cuts: dict[str, Any] = {name: summary[name] for name in ("leaves", "depth")}
     cuts["request"] = settings_digest(fit.recipe, fit.partition)
     if fit.settings.ridge is not None:
         cuts["ridge"] = list(fit.settings.ridge)
@@ -606,7 +584,7 @@ def fitted_partition(fit: PartitionFit) -> Fitted:
     if any(model is not None and "metric" in model.metadata for model in fit.models):
         metadata |= {"metric": _importances(fit.models, np.array(sizes, float), fit.columns, fit.data.n_features)}
     leaves = leaves_in_memory(fit.models, fit.constants, sizes)
-    model = PartitionedMachine(**given | {"metadata": metadata}, tree=fit.grown.tree, leaves=leaves, blend=fit.blend)
+    model = PartitionedMachine(**given | {"metadata": metadata}, tree=fit.grown.tree, leaves=leaves)
     return found._replace(model=model)
 
 
