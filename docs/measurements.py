@@ -190,6 +190,7 @@ PREDICTED = {
     "covtype": "kind of forest: seven classes",
 }
 TREES = ("LightGBM", "LightGBM, 3,000 trees", "LightGBM, 45 large trees", "XGBoost", "HistGradientBoosting", "CatBoost")
+DEFAULTS = (OURS, "LightGBM", "XGBoost", "HistGradientBoosting", "CatBoost")
 SHORT = {"HistGradientBoosting": "scikit-learn", "LightGBM, 3,000 trees": "LightGBM, larger"} | {
     "LightGBM, 45 large trees": "LightGBM, larger"
 }
@@ -404,6 +405,49 @@ def tables_short() -> str:
     return grid(["table", "rows", OURS, "strongest trees"], rows)
 
 
+def forty() -> str:
+    """Return mean ranks of default settings, and their errors and log losses relative to the best of each table.
+
+    An error is the error rate, or the root mean squared error; a table's is the mean of the splits of all models.
+    """
+    found: dict[str, dict[str, dict[int, Record]]] = {}
+    for record in records("forty"):
+        found.setdefault(record["table"], {}).setdefault(record["model"], {})[record["split"]] = record
+    sealed = {record["table"] for record in records("forty", sealed=True)}
+    rows = []
+    for title in DEFAULTS:
+        row = [SHORT.get(title, title)]
+        for part in (found.keys() - sealed, sealed):
+            for measure in (mistake, itself):
+                places, ratios = [], []
+                for name in part:
+                    means = mean_errors(found[name], measure)
+                    if means:
+                        places.append(1 + sum(each < means[title] for each in means.values()))
+                        ratios.append(means[title] / min(means.values()))
+                row += [f"{fmean(places):.2f}", f"{fmean(ratios):.3f}"]
+        rows.append(row)
+    kinds = [f"{part}: {kind}" for part in ("developed", "sealed") for kind in ("rank", "error", "rank", "log loss")]
+    return f"{grid(['defaults', *kinds], rows)}\n\n{source('forty')}"
+
+
+def mistake(record: Record) -> float | None:
+    """Return the error rate of a record, or the root mean squared error in standard deviations of the target."""
+    return (1 - record["score"]) ** (1.0 if record["metric"] == "accuracy" else 0.5)
+
+
+def itself(record: Record) -> float | None:
+    """Return the log loss of a record, None for a value."""
+    return record.get("log_loss")
+
+
+def mean_errors(models: dict[str, dict[int, Record]], measure: Callable[[Record], float | None]) -> dict[str, float]:
+    """Return the mean error of each model on the splits that all have; nothing where there is no such error."""
+    splits = set.intersection(*(set(each) for each in models.values()))
+    errors = {title: [measure(each[split]) for split in splits] for title, each in models.items()}
+    return {title: fmean(filter(None, each)) for title, each in errors.items() if all(each)}
+
+
 def small_summary() -> str:
     """Return on how many small tables this library is at least as good as LightGBM with its defaults."""
     found = records("small_tables", further_test_rows=0)
@@ -552,6 +596,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "tables-short": tables_short,
     "tables-seconds": tables_seconds,
     "tables-described": tables_described,
+    "forty": forty,
     "small-summary": small_summary,
     "preprocessing": preprocessing,
     "streaming": streaming,

@@ -423,6 +423,7 @@ def main() -> None:
                         "clock_seconds": round(took[0], 1),
                     }
                     record |= {} if loss is None else {"log_loss": loss}
+                    record |= {"sealed": True} if name in SEALED else {}
                     own = {"memory_mib": held >> 20, "leaves": leaves, "centers": p}
                     measured.append(record | (own if title in MINE else {}))
                     centers = f"{p:7,} centers  {why}" if p else ""
