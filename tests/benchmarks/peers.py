@@ -38,7 +38,9 @@ def larger_trees(classes: bool) -> Any:
 
 
 class Hist:
-    """Scikit-learn's boosted trees with their defaults; of more than 255 categories, which they refuse, the codes.
+    """Scikit-learn's boosted trees with their defaults, without what they refuse.
+
+    Those are more than 255 categories, in whose place they get codes, and classes of a single row.
 
     Args:
         classes: whether targets are classes.
@@ -54,8 +56,10 @@ class Hist:
         return getattr(self.model, name)
 
     def fit(self, frame: pd.DataFrame, y: np.ndarray) -> None:
-        """Fit all rows."""
-        self.model.fit(self._coded(frame), y)
+        """Fit all rows but those."""
+        _, at, counts = np.unique(y, return_inverse=True, return_counts=True)
+        keep = counts[at] > 1 if isinstance(self.model, HistGradientBoostingClassifier) else np.ones(len(y), bool)
+        self.model.fit(self._coded(frame)[keep], y[keep])
 
     def predict(self, frame: pd.DataFrame) -> np.ndarray:
         """Targets of rows."""
