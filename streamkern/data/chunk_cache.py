@@ -72,9 +72,8 @@ class CachedReader:
         self._lock = threading.Lock()
         self._reading: dict[int, threading.Lock] = {}
         self._own = threading.local()
-        source = dataset.source
-        self._row_bytes = source.n_features * source.dtype.itemsize + 16
-        self.remote = source.remote
+        self._row_bytes = dataset.source.n_features * dataset.source.dtype.itemsize + 16
+        self.remote = dataset.source.remote
         self._sent: dict[int, int] = {}
         self._pool: ThreadPoolExecutor | None = None
 
@@ -118,16 +117,13 @@ class CachedReader:
 
     def _shared(self, index: int) -> Chunk:
         with self._lock:
-            found = self._look(index)
-            gate = self._reading.setdefault(index, threading.Lock()) if found is None else None
-        if found is None and gate is not None:
-            with gate:
-                with self._lock:
-                    found = self._look(index)
-                if found is None:
-                    found = self._read(index)
-        assert found is not None
-        return found
+            if (found := self._look(index)) is not None:
+                return found
+            gate = self._reading.setdefault(index, threading.Lock())
+        with gate:
+            with self._lock:
+                found = self._look(index)
+            return self._read(index) if found is None else found
 
     def _look(self, index: int) -> Chunk | None:
         found = self._chunks.get(index)

@@ -41,11 +41,9 @@ class Lookup:
 
     def word(self, name: str, number: float) -> str:
         """Return the text of an encoded value, as the user wrote it if known."""
-        if self.source is not None and name in (self.source.columns or ()):
-            found = self.source.words((self.source.columns or ()).index(name)).get(float(number))
-            if found is not None:
-                return repr(found)
-        return category_text(number)
+        columns = () if self.source is None else self.source.columns or ()
+        words = self.source.words(columns.index(name)) if self.source is not None and name in columns else {}
+        return repr(words[number]) if number in words else category_text(number)
 
 
 def unseen_notes(unseen: Mapping[str, int], rows: int, what: str = "rows") -> list[str]:
@@ -76,8 +74,27 @@ _ARRAYS = ("categories", "means", "knots", "heights")
 """Fields with an array for each column, which a file has one behind another: means along their second axis."""
 
 
+class Saved:
+    """A frozen dataclass that a model saves, by its fields."""
+
+    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return name and parameters, without what is as by default, and arrays; all columns' arrays concatenated."""
+        facts: dict[str, Any] = {"name": type(self).__name__}
+        arrays: dict[str, Array] = {}
+        for part in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, part.name)
+            if part.name in _ARRAYS:
+                arrays[part.name] = np.concatenate(value, axis=int(part.name == "means"))
+                facts.setdefault("sizes", [len(each) for each in value])
+            elif isinstance(value, np.ndarray):
+                arrays[part.name] = value
+            elif part.name != "rows" and value != part.default:
+                facts[part.name] = value
+        return facts, arrays
+
+
 @dataclass(frozen=True, eq=False)
-class Encoder(ABC):
+class Encoder(Saved, ABC):
     """A fitted transform that replaces some of ``n_in`` columns, at ascending positions; other columns stay."""
 
     n_in: int
@@ -120,19 +137,6 @@ class Encoder(ABC):
 
     def _role(self, role: str, number: int) -> list[str]:
         return ["number"] * self.made[number]
-
-    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return JSON data, without what is as by default, and all columns' arrays concatenated."""
-        facts: dict[str, Any] = {"name": type(self).__name__}
-        arrays: dict[str, Array] = {}
-        for part in fields(self):
-            value = getattr(self, part.name)
-            if part.name in _ARRAYS:
-                arrays[part.name] = np.concatenate(value, axis=int(part.name == "means"))
-                facts.setdefault("sizes", [len(each) for each in value])
-            elif part.name != "rows" and value != part.default:
-                facts[part.name] = value
-        return facts, arrays
 
     @property
     def sound(self) -> bool:
@@ -326,10 +330,8 @@ class Calendar(Encoder):
         return made
 
     def _role(self, role: str, number: int) -> list[str]:
-        made: list[str] = []
-        for part in self.parts[number]:
-            made += ["number"] if DATE_PART_FEATURES[part] == 1 else ["turn", "turn"]
-        return made
+        widths = [DATE_PART_FEATURES[part] for part in self.parts[number]]
+        return [tag for width in widths for tag in (["number"] if width == 1 else ["turn", "turn"])]
 
     @property
     def sound(self) -> bool:

@@ -464,8 +464,8 @@ class Scan:
             ids = self.only[np.searchsorted(self.only, start) : np.searchsorted(self.only, stop)]
             local: IntArray | slice = ids - chunk.first
         else:
-            kept = selected_ids(data.rules if in_full else data._last_round, start, stop)
-            ids = np.arange(start, stop, dtype=np.int64) if kept is None else kept
-            local = slice(start - chunk.first, stop - chunk.first) if kept is None else kept - chunk.first
+            rules = data.rules if in_full else data._last_round
+            ids = selected_ids(rules, start, stop)
+            local = ids - chunk.first if rules else slice(start - chunk.first, stop - chunk.first)
         y, w = (None if values is None else values[local] for values in (chunk.y, chunk.w))
         return RawRows(chunk.X[local], y, ids, np.full(len(ids), round_, dtype=np.int64), w), data.source.where(number)

@@ -133,10 +133,8 @@ SelectionRule = Rule | SelectedIds | OutsideRanges | RowBitmap
 """A rule that selects rows."""
 
 
-def selected_ids(rules: Sequence[SelectionRule], start: int, stop: int) -> IntArray | None:
-    """Return the ids in [start, stop) that every rule keeps, ascending; None, meaning all, without rules."""
-    if not rules:
-        return None
+def selected_ids(rules: Sequence[SelectionRule], start: int, stop: int) -> IntArray:
+    """Return the ids in [start, stop) that every rule keeps, ascending."""
     ids = np.arange(start, stop, dtype=np.int64)
     for rule in rules:
         ids = ids[rule.keep(ids)]
@@ -238,9 +236,7 @@ def _part(hashes: NDArray[np.uint64]) -> IntArray:
 def selected_blocks(rules: Sequence[SelectionRule], start: int, stop: int) -> Iterator[IntArray]:
     """Yield the ids in [start, stop) that every rule keeps, ascending, in blocks of at most 65,536."""
     for a in range(start, stop, _ID_BLOCK):
-        b = min(a + _ID_BLOCK, stop)
-        ids = selected_ids(rules, a, b)
-        yield np.arange(a, b, dtype=np.int64) if ids is None else ids
+        yield selected_ids(rules, a, min(a + _ID_BLOCK, stop))
 
 
 class FilteredSource(DerivedSource):
@@ -262,9 +258,7 @@ class FilteredSource(DerivedSource):
     def ids(self, chunk: int) -> IntArray:
         """Return the original row numbers of a chunk's rows, ascending, shape (n,)."""
         check_chunk(chunk, self.bounds)
-        start, stop = self.source.bounds[self._chunks[chunk] :][:2].tolist()
-        ids = selected_ids(self._rules, start, stop)
-        return np.arange(start, stop, dtype=np.int64) if ids is None else ids
+        return selected_ids(self._rules, *self.source.bounds[self._chunks[chunk] :][:2].tolist())
 
     def reading(self) -> Reading:
         """Return the bytes of reading a chunk: all its rows, before the selection."""

@@ -63,25 +63,18 @@ class Extremes:
 
 @dataclass(eq=False)
 class RawScan:
-    """The stored blocks of a scan, with descriptions of their location."""
+    """The blocks of a scan, as stored or ``transformed`` but not scaled, with descriptions of their location."""
 
     scan: Scan
+    transformed: bool = field(default=False, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.scan)
 
     def block(self, key: tuple[int, ...]) -> tuple[RawRows, str]:
-        return self.scan.raw(key)
-
-
-@dataclass(eq=False)
-class TransformedScan(RawScan):
-    """The blocks of a scan after the dataset's transforms, before its factor and shift."""
-
-    def block(self, key: tuple[int, ...]) -> tuple[RawRows, str]:
         raw, where = self.scan.raw(key)
         assembly = self.scan.assembly
-        if assembly.dataset.transforms:
+        if self.transformed and assembly.dataset.transforms:
             raw = raw._replace(X=assembly.transformed(raw.X, raw.ids, where))
         return raw, where
 
@@ -184,7 +177,7 @@ def require_range(dataset: Dataset, facts: Statistics, dtype: np.dtype[Any], cen
     column = int(np.argmax(sizes))
     low, high = facts.low[column], facts.high[column]
     extreme = low if abs(low) > abs(high) else high
-    scan = TransformedScan(Scan(Assembly(dataset.plain())))
+    scan = RawScan(Scan(Assembly(dataset.plain())), transformed=True)
     for raw, where in map(scan.block, ((i,) for i in range(len(scan)))):
         rows = np.flatnonzero(raw.X[:, column] == extreme)
         if len(rows):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.cpu import default_engine
-from streamkern.data.encoders import ENCODERS, Encode, Encoder, Lookup, Names, TargetMeans, columns_of_arrays
+from streamkern.data.encoders import ENCODERS, Encode, Encoder, Lookup, Names, Saved, TargetMeans, columns_of_arrays
 from streamkern.defaults import MAX_COMPONENTS
 from streamkern.errors import DataError, ModelFormatError
 from streamkern.rng import normal_rows, uniform_rows
@@ -19,7 +19,7 @@ from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
 
 
-class _SameColumns:
+class _SameColumns(Saved):
     @property
     def n_out(self) -> int:
         return self.n_in  # type: ignore[attr-defined,no-any-return]
@@ -46,13 +46,10 @@ class Affine(_SameColumns):
         X += self.shift.astype(X.dtype)
         return X
 
-    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        return {"name": "Affine"}, {"factor": self.factor, "shift": self.shift}
-
 
 @serializable
 @dataclass(frozen=True, eq=False)
-class Fill:
+class Fill(Saved):
     """Replace missing values by the values (d,), where NaN keeps them; append indicators of them for some features."""
 
     values: Array
@@ -76,10 +73,6 @@ class Fill:
     def names(self, names: Names) -> Names:
         """Return the input names, and ``column is missing`` for an indicator."""
         return None if names is None else (*names, *(f"{names[column]} is missing" for column in self.indicators))
-
-    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        facts = {"indicators": list(self.indicators)} if self.indicators else {}
-        return {"name": "Fill", **facts}, {"values": self.values}
 
 
 def require_numbers(source: Source, transforms: Sequence[Transform]) -> None:
@@ -113,13 +106,10 @@ class UnitRows(_SameColumns):
         X /= np.where(norms > 0, norms, 1.0).astype(X.dtype)[:, None]
         return X
 
-    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        return {"name": "UnitRows", "n_in": self.n_in}, {}
-
 
 @serializable
 @dataclass(frozen=True)
-class Project:
+class Project(Saved):
     """Multiply rows by a random matrix, a function of the parameters, so that no array is saved."""
 
     n_in: int
@@ -134,12 +124,9 @@ class Project:
     def names(self, names: Names) -> Names:
         return None
 
-    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        return {"name": "Project", **vars(self)}, {}
-
 
 @dataclass(frozen=True, eq=False)
-class LinearMap:
+class LinearMap(Saved):
     """Multiply rows by a matrix (d, k), float64, such as the square root of a learned metric."""
 
     matrix: Array
@@ -169,12 +156,9 @@ class LinearMap:
         """Return None: an output feature is a sum over all input features."""
         return None
 
-    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        return {"name": "LinearMap"}, {"matrix": self.matrix}
-
 
 @dataclass(frozen=True)
-class ExpectedWidth:
+class ExpectedWidth(Saved):
     """A placeholder for a transform that is not fitted yet, to estimate the memory of a fit."""
 
     n_in: int
@@ -185,9 +169,6 @@ class ExpectedWidth:
 
     def names(self, names: Names) -> Names:
         return names if self.n_in == self.n_out else None
-
-    def to_json(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        return {"name": "Expected", **vars(self)}, {}
 
 
 Transform = Affine | Fill | UnitRows | Project | LinearMap | ExpectedWidth | Encoder

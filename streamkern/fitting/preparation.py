@@ -13,7 +13,7 @@ from streamkern.costs.stage_work import StageWork
 from streamkern.data.class_weights import WeightTotals, weighted_by_class
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Assembly, RawRows, Scan, scan_rows
-from streamkern.data.statistics import Extremes, Moments, RawScan, Statistics, TransformedScan, summarise
+from streamkern.data.statistics import Extremes, Moments, RawScan, Statistics, summarise
 from streamkern.data.targets import Encoding
 from streamkern.data.transforms import Transform
 from streamkern.errors import DataError
@@ -36,7 +36,7 @@ def statistics(dataset: Dataset, executor: Executor, task: str) -> Statistics:
     dataset._require_rows()
     target = require_target(dataset, "the training rows")
     plain = dataset.plain()
-    scan = TransformedScan(Scan(Assembly(plain), scan_rows(dataset._widest)))
+    scan = RawScan(Scan(Assembly(plain), scan_rows(dataset._widest)), transformed=True)
     first, _ = next(raw for raw in map(scan.block, ((i,) for i in range(len(scan)))) if len(raw[0].ids))
     pivot = np.asarray(first.X[0], dtype=np.float64)
     pivot = np.where(np.isfinite(pivot), pivot, 0.0)
@@ -64,7 +64,7 @@ def fit_step(dataset: Dataset, step: Learning, executor: Executor) -> tuple[Tran
     plain = dataset.plain()._settled()
     contribution, sums = step.contribution(plain), None
     if contribution is not None:
-        scan = TransformedScan(Scan(Assembly(plain), scan_rows(plain._widest), only=step.only(plain)))
+        scan = RawScan(Scan(Assembly(plain), scan_rows(plain._widest), only=step.only(plain)), transformed=True)
         sums = sweep(executor, ScanWork(scan, contribution))
     made = step.fitted(plain, sums)
     return made if isinstance(made, tuple) else (made,)

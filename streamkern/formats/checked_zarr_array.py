@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from operator import getitem
 from threading import Lock
 from typing import Any, cast
 
@@ -172,7 +173,9 @@ class StoredArray(StoredRows):
         files: list[Any] = []
         if isinstance(self._store, RemoteStore):
             remote = self._store.remote
-            files = remote.versions(self._keys(), f"{remote.root.rstrip('/')}/{self.array.path}".rstrip("/"))
+            counts = [-(-size // step) for size, step in zip(self.shape, self.outer, strict=True)]
+            keys = map(self.array.metadata.encode_chunk_key, itertools.product(*map(range, counts)))
+            files = remote.versions(keys, f"{remote.root.rstrip('/')}/{self.array.path}".rstrip("/"))
         elif isinstance(self._store, LocalStore):
             root = os.path.join(self._store.root, self.array.path)
             for folder, folders, names in os.walk(root):
@@ -212,10 +215,6 @@ class StoredArray(StoredRows):
     def _key(self, coords: tuple[int, ...]) -> str:
         key = self.array.metadata.encode_chunk_key(coords)
         return f"{self.array.path}/{key}" if self.array.path else key
-
-    def _keys(self) -> Iterator[str]:
-        counts = [-(-size // step) for size, step in zip(self.array.shape, self.outer, strict=True)]
-        return map(self.array.metadata.encode_chunk_key, itertools.product(*map(range, counts)))
 
     def _keep(self, stored: int) -> Array:
         with self._lock:
@@ -314,7 +313,8 @@ class StoredArray(StoredRows):
                 if self.array.shards is None:
                     present = sync(self.array.store.exists(key))
                 else:
-                    present = _is_all(reread(partial(self._read_otherwise, region)), self._fill)
+                    otherwise: Any = reread(partial(getitem, self._filled_otherwise, region))
+                    present = _is_all(otherwise, self._fill)
             except StorageError:
                 raise
             except Exception as error:
@@ -331,9 +331,6 @@ class StoredArray(StoredRows):
 
     def _outer_of(self, coords: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(c * step // outer for c, step, outer in zip(coords, self.array.chunks, self.outer, strict=True))
-
-    def _read_otherwise(self, region: tuple[slice, ...]) -> Array:
-        return np.asarray(self._filled_otherwise[region])
 
     @cached_property
     def _filled_otherwise(self) -> zarr.Array[Any]:

@@ -271,7 +271,8 @@ class CsvSource(TableSource):
             if not ragged:
                 raise
             row = ragged[0]
-            at = _line_of(row.text.encode(), text)
+            found = re.search(rb"(?<=\n)" + re.escape(row.text.encode()) + rb"(?=[\r\n]|\Z)", text)
+            at = 0 if found is None else found.start()
             raise DataError(
                 f"a record has {row.actual_columns} fields instead of {row.expected_columns}: {shortened(row.text)}",
                 where=f"{self._file.path}, line {line + text.count(_LINE, 0, at)}",
@@ -284,22 +285,16 @@ class CsvSource(TableSource):
         """Put nulls for texts that the user says are missing, and for numbers that equal one of them."""
         if not self._options.missing:
             return table
-        texts = pa.array(self._options.missing, pa.string())
-        numbers = pa.array([float(text) for text in self._options.missing if _is_number(text)], pa.float64())
+        texts, numbers = pa.array(self._options.missing, pa.string()), list[float]()
+        for text in self._options.missing:
+            with suppress(ValueError):
+                numbers.append(float(text))
         for at, column in enumerate(table.columns):
             if pa.types.is_string(column.type) or pa.types.is_float64(column.type):
-                gone = pc.is_in(column, texts if pa.types.is_string(column.type) else numbers)
-                nothing = pa.scalar(None, column.type)
-                table = table.set_column(at, table.schema.names[at], pc.if_else(gone, nothing, column))
+                among = texts if pa.types.is_string(column.type) else pa.array(numbers, pa.float64())
+                kept = pc.if_else(pc.is_in(column, among), pa.scalar(None, column.type), column)
+                table = table.set_column(at, table.schema.names[at], kept)
         return table
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 @dataclass
@@ -388,17 +383,6 @@ def _begin(text: bytes, skip: int, delimiters: bytes) -> tuple[int, int]:
             break
         at, lines = end, lines + 1
     return at, lines
-
-
-def _line_of(record: bytes, text: bytes) -> int:
-    """The line number of a record that is a whole line of a text; 0 if absent."""
-    at = text.find(record)
-    while at > 0:
-        after = text[at + len(record) : at + len(record) + 1]
-        if text[at - 1 : at] == b"\n" and after in (b"", b"\r", b"\n"):
-            break
-        at = text.find(record, at + 1)
-    return max(0, at)
 
 
 def shortened(text: Any) -> str:

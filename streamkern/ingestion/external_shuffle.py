@@ -9,8 +9,9 @@ every run, and sorts them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ class SortedRuns:
 
     @property
     def row_bytes(self) -> int:
-        outputs = 0 if self.target is None else int(np.prod(self.target.outputs)) * self._target_dtype.itemsize
+        outputs = 0 if self.target is None else self.target.width * self._target_dtype.itemsize
         return self.n_features * self.dtype.itemsize + outputs + 8 * self.weighted + 8
 
     def empty(self, n: int) -> SortedRun:
@@ -120,13 +121,9 @@ class SortedRuns:
     def permuted(self, run: SortedRun, start: int, rows: int) -> Iterator[Rows]:
         """Yield all rows in permuted order from one run in memory; see ``shuffled``."""
         order = np.argsort(row_hash(np.arange(len(run.rows.X), dtype=np.int64), HashFamily.SHUFFLE, self.seed))
-        labels = list(run.labels)
+        labels = [list(run.labels)]
         for first in range(start, len(order), rows):
-            part = order[first : first + rows]
-            X, y, w = run.taken(part)
-            if y is not None and self.target is not None and self.target.dtype == object:
-                y = np.array([labels[code] for code in y.tolist()], dtype=object)
-            yield Rows(X, y, w)
+            yield self._with_texts(run.taken(order[first : first + rows]), labels, repeat(0))
 
     def shuffled(self, start: int, bucket_rows: int, rows: int) -> Iterator[Rows]:
         """Yield blocks of ``rows`` rows (fewer where a bucket ends) in permuted order, from ``start`` on."""
@@ -136,7 +133,7 @@ class SortedRuns:
         edges = np.array([(i << 64) // buckets for i in range(1, buckets)], dtype=np.uint64)
         cuts = np.array([[0, *np.searchsorted(self._hashes(span), edges), span[1] - span[0]] for span in spans])
         sizes = np.diff(cuts, axis=1).sum(axis=0) if spans else np.zeros(0, dtype=np.int64)
-        labels = [self._labels(a) for a, _ in spans]
+        labels = [json.loads((self.folder / f"labels-{a:015}.json").read_text(encoding="utf-8")) for a, _ in spans]
         bucket = self.empty(int(sizes.max(initial=0)))  # reused, because freed memory may not return to the system
         hashes = np.empty(len(bucket.rows.X), dtype=np.uint64)
         end = 0
@@ -156,12 +153,14 @@ class SortedRuns:
                 stop = min(end, first - first % rows + rows)
                 part = order[first - begin : stop - begin]
                 first = stop
-                X, y, w = bucket.taken(part)
-                if y is not None and self.target is not None and self.target.dtype == object:
-                    run = np.searchsorted(np.cumsum(counts), part, side="right")
-                    names = [labels[r][code] for r, code in zip(run.tolist(), y.tolist(), strict=True)]
-                    y = np.array(names, dtype=object)
-                yield Rows(X, y, w)
+                run = np.searchsorted(np.cumsum(counts), part, side="right")
+                yield self._with_texts(bucket.taken(part), labels, run.tolist())
+
+    def _with_texts(self, rows: Rows, labels: list[list[Any]], run: Iterable[int]) -> Rows:
+        if rows.y is None or self.target is None or self.target.dtype != object:
+            return rows
+        texts = [labels[r][code] for r, code in zip(run, rows.y.tolist(), strict=False)]
+        return rows._replace(y=np.array(texts, dtype=object))
 
     def _fill(self, span: tuple[int, int], low: int, sections: list[Array]) -> None:
         begin = 0
@@ -176,7 +175,3 @@ class SortedRuns:
     def _hashes(self, span: tuple[int, int]) -> Array:
         n = span[1] - span[0]
         return np.fromfile(self.folder / _NAME.format(*span), dtype=np.uint64, offset=n * (self.row_bytes - 8))
-
-    def _labels(self, a: int) -> list[Any]:
-        values: list[Any] = json.loads((self.folder / f"labels-{a:015}.json").read_text(encoding="utf-8"))
-        return values

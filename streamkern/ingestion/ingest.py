@@ -327,14 +327,13 @@ class _Job:
             return max(kept, self._write(runs, held, pieces, pool))
 
     def result(self, began: float, kept: int) -> Ingested:
-        y = 0 if self.target is None else (8 if self.target.dtype == object else self.target.dtype.itemsize)
-        outputs = 1 if self.target is None else int(np.prod(self.target.outputs))
+        y = 0 if self.target is None else self.target.width * self.target.dtype.itemsize
         stored = sum(path.stat().st_size for path in self.place.rglob("*") if path.is_file())
         return Ingested(
             path=str(self.place), rows=self.n, n_features=self.source.n_features, dtype=self.dtype.name,
             target=None if self.target is None else self.target.name, shuffled=self._shuffled,
             seconds=perf_counter() - began, kept=kept,
-            decoded_bytes=self.n * (self.source.n_features * self.dtype.itemsize + y * outputs), stored_bytes=stored,
+            decoded_bytes=self.n * (self.source.n_features * self.dtype.itemsize + y), stored_bytes=stored,
         )  # fmt: skip
 
     def _gathered(self, runs: SortedRuns, pool: ThreadPoolExecutor) -> SortedRun:

@@ -65,7 +65,7 @@ def stream_ratio(dataset: Dataset, mix_chunks: int, lanes: int, batch: int) -> f
         y = source.read(chunk).y
         ids = selected_ids(dataset.rules, int(bounds[chunk]), int(bounds[chunk + 1]))
         assert y is not None
-        y = y if ids is None else y[ids - int(bounds[chunk])]
+        y = y[ids - int(bounds[chunk])]
         if (given := is_given(y)).any():
             parts.append(_chunk_labels(y[given].astype(source.target.dtype, copy=False)))
     if len(parts) < 2:

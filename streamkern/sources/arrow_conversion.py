@@ -131,13 +131,9 @@ def without_dictionary(values: pa.ChunkedArray) -> pa.ChunkedArray:
             without_dictionary(pa.chunked_array([part.dictionary])).combine_chunks().take(part.indices)
             for part in values.chunks
         ]
-        return pa.chunked_array(parts, pa.large_string() if is_view(kind.value_type) else kind.value_type)
-    return values.cast(pa.large_string()) if is_view(kind) else values
-
-
-def is_view(kind: pa.DataType) -> bool:
-    """Return True for a text type that few of Arrow's functions accept."""
-    return bool(pa.types.is_string_view(kind))
+        view = pa.types.is_string_view(kind.value_type)
+        return pa.chunked_array(parts, pa.large_string() if view else kind.value_type)
+    return values.cast(pa.large_string()) if pa.types.is_string_view(kind) else values
 
 
 def converted(values: pa.ChunkedArray, column: Column, words: dict[float, str] | None = None) -> Array:
@@ -193,7 +189,7 @@ def _coded(texts: pa.ChunkedArray) -> tuple[pa.Array, IntArray]:
 
     A dictionary is not expanded: a few long texts could take gigabytes if repeated in every row.
     """
-    stored = pa.types.is_dictionary(texts.type) and not is_view(texts.type.value_type)
+    stored = pa.types.is_dictionary(texts.type) and not pa.types.is_string_view(texts.type.value_type)
     coded = texts if stored else without_dictionary(texts).dictionary_encode()
     encoded = coded.unify_dictionaries().combine_chunks()
     codes = np.asarray(encoded.indices.cast(pa.int64()).fill_null(-1))
@@ -287,7 +283,10 @@ def is_mixed(value: Any) -> bool:
         in_memory = isinstance(value, Mapping | list | tuple | np.ndarray)
         if in_memory or is_series(value) or is_dask_frame(value) or is_lazy_frame(value):
             return True
-        if isinstance(value, pa.Table | pa.RecordBatch) or _has_objects(value):
+        if isinstance(value, pa.Table | pa.RecordBatch):
+            return True
+        # Columns of a pandas frame without a NumPy dtype, such as nullable numbers, or of objects.
+        if any(not isinstance(d, np.dtype) or d.kind in "OMm" for d in getattr(value, "dtypes", ())):
             return True
         if index_names(map(str, getattr(value, "columns", ()))):
             return True
@@ -307,11 +306,6 @@ def is_mixed(value: Any) -> bool:
 
 
 _WORDS = {str, np.str_, bool, np.bool_, type(None), datetime.datetime, datetime.date, np.datetime64, decimal.Decimal}
-
-
-def _has_objects(frame: Any) -> bool:
-    """True if a pandas frame has columns without a NumPy dtype, such as nullable numbers, or of objects."""
-    return any(not isinstance(dtype, np.dtype) or dtype.kind in "OMm" for dtype in getattr(frame, "dtypes", ()))
 
 
 def as_table(value: Any, names: Sequence[str] | None = None) -> pa.Table:
@@ -429,7 +423,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def _word(value: Any) -> str | None:
-    if value is None or value != value or type(value).__name__ == "NAType":
+    if _is_missing(value) or value != value:
         return None
     if isinstance(value, dict | list | tuple | set | complex | np.complexfloating):
         raise TypeError(f"a value is a {type(value).__name__}")

@@ -6,6 +6,7 @@ import difflib
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -204,17 +205,14 @@ def blocks_of(X: Any, y: Any, rows: int | None) -> Iterator[Rows]:
             )
         if rows is None:
             rows = rows_per_chunk(X_piece.dtype.itemsize * math.prod(X_piece.shape[1:]))
-        start = 0
-        while start < len(X_piece) or (number == 0 and start == 0):
-            take = min(rows - count, len(X_piece) - start)
-            part = slice(start, start + take)
-            held.append(whole.each(itemgetter(part)))
-            count, start = count + take, start + take
+        if number and not len(X_piece):
+            continue
+        for start, stop in pairwise([0, *range(rows - count, len(X_piece), rows), len(X_piece)]):
+            held.append(whole.each(itemgetter(slice(start, stop))))
+            count += stop - start
             if count == rows:
                 yield joined_blocks(held)
                 held, count = [], 0
-            if take == 0:
-                break
     if held:
         yield joined_blocks(held)
 

@@ -235,7 +235,12 @@ class Remote:
                 return found
             wanted = -start if stop is None else stop - start
             if len(found) > wanted:
-                raise self._ignores_ranges(path)
+                raise StorageError(
+                    "the server sends whole files where a part was requested",
+                    where=self.name(path),
+                    expected="a server that answers range requests",
+                    remedy="serve the file with nginx, Apache or an object store, or copy it to this machine first",
+                )
             if len(found) < wanted and stop is not None:
                 raise EOFError(f"{len(found)} bytes of {wanted}")
             return found
@@ -272,9 +277,9 @@ class Remote:
             REQUEST_COUNTS.add("retries")
             await asyncio.sleep(wait)
 
-    def _store(self) -> str:
+    def _place(self, path: str) -> str:
         endpoint = getattr(self.fs, "endpoint_url", None)
-        return f" at {redacted(endpoint)}" if endpoint else ""
+        return self.name(path) + (f" at {redacted(endpoint)}" if endpoint else "")
 
     def _said(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError) and not str(error):
@@ -284,7 +289,7 @@ class Remote:
     def _gone(self, path: str, error: BaseException, attempts: int, seconds: float) -> StorageError:
         return StorageError(
             f"the store did not return this object: {self._said(error)} (attempt {attempts}, after {seconds:.1f} s)",
-            where=f"{self.name(path)}{self._store()}",
+            where=self._place(path),
             expected=f"an answer within {self.retry.timeout:g} s a request, {self.retry.deadline:g} s in all",
             remedy="check the network and the store and run again, which resumes where it stopped; for a slow store "
             "pass retry=Retry(timeout=..., deadline=...)",
@@ -293,18 +298,10 @@ class Remote:
     def _refused(self, path: str, error: BaseException) -> StorageError:
         return StorageError(
             f"the store refuses the request: {self._said(error)}",
-            where=f"{self.name(path)}{self._store()}",
+            where=self._place(path),
             expected="permission to read it",
             remedy="check the URL and the credentials: they are taken from the environment, as fsspec does, or from "
             "storage_options",
-        )
-
-    def _ignores_ranges(self, path: str) -> StorageError:
-        return StorageError(
-            "the server sends whole files where a part was requested",
-            where=self.name(path),
-            expected="a server that answers range requests",
-            remedy="serve the file with nginx, Apache or an object store, or copy it to this machine first",
         )
 
     def require_listing(self, path: str) -> None:

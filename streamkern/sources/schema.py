@@ -119,13 +119,10 @@ class Schema:
 
 def join_schemas(schemas: Iterable[Schema]) -> Schema:
     """Return the schema of several tables with equal kinds; a column has missing values if one table's has."""
-    first, *rest = schemas
-    columns = list(first.columns)
-    for other in rest:
-        for j, column in enumerate(other.columns):
-            both = (columns[j].missing, column.missing)
-            missing = True if True in both else None if None in both else False
-            columns[j] = replace(columns[j], missing=missing)
+    columns = []
+    for same in zip(*(schema.columns for schema in schemas), strict=True):
+        gaps = {column.missing for column in same}
+        columns.append(replace(same[0], missing=True if True in gaps else None if None in gaps else False))
     return Schema(tuple(columns))
 
 

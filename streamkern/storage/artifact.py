@@ -126,7 +126,7 @@ def load_artifact(
             for _ in array.tiles():  # compares checksums
                 pass
         except StorageError as error:
-            raise _unreadable(target, name, error.what, error.where) from error
+            raise _unreadable(target, name, error) from error
     for name in stays & stored.keys():
         assert stay is not None
         arrays[name] = replace(stored[name], mean_row=arrays[stay[1]])
@@ -141,22 +141,13 @@ def _opened(path: Path, kind: str, links: bool) -> tuple[Path, dict[str, Any], d
             f"There is no {kind} here.", where=str(path), expected=f"the directory of a {kind}", remedy="check the path"
         )
     if not links and target.is_symlink():
-        raise ModelFormatError(
-            "This is a symbolic link.",
-            where=str(target),
-            expected=f"the directory of a {kind}, inside of the model's",
-            remedy="restore it from a copy",
-        )
+        raise _damaged("This is a symbolic link.", target, f"the directory of a {kind}, inside of the model's")
     marks = _marks(target, kind)
     metadata, manifest = marks.get("metadata"), marks.get("arrays")
     right = marks.get("sha256") == digest(kind, manifest, metadata)
     if not (right and isinstance(manifest, dict) and isinstance(metadata, dict)):
-        raise ModelFormatError(
-            "The description is damaged: its checksum differs.",
-            where=str(target),
-            expected="the checksum it was written with",
-            remedy="restore it from a copy",
-        )
+        what = "The description is damaged: its checksum differs."
+        raise _damaged(what, target, "the checksum it was written with")
     return target, manifest, metadata
 
 
@@ -192,10 +183,8 @@ def _described(target: Path, name: str, manifest: Any) -> ArtifactArray:
         if not _NAME.fullmatch(name):
             raise ValueError("no array is called so")
         return from_manifest(target / name, manifest)
-    except StorageError as error:
-        raise _unreadable(target, name, error.what, error.where) from error
-    except ValueError as error:
-        raise _unreadable(target, name, str(error)) from error
+    except (StorageError, ValueError) as error:
+        raise _unreadable(target, name, error) from error
 
 
 def require_machine_room(total: int, target: str | Path, kind: str) -> None:
@@ -209,13 +198,14 @@ def require_machine_room(total: int, target: str | Path, kind: str) -> None:
         )
 
 
-def _unreadable(target: Path, name: str, reason: str, where: str | None = None) -> ModelFormatError:
-    return ModelFormatError(
-        f"The array {name[:200]!r} cannot be read: {reason}.",
-        where=where or str(target),
-        expected="an array that is whole, as it was written",
-        remedy="restore it from a copy",
-    )
+def _unreadable(target: Path, name: str, error: Exception) -> ModelFormatError:
+    reason, where = (error.what, error.where) if isinstance(error, StorageError) else (error, None)
+    what = f"The array {name[:200]!r} cannot be read: {reason}."
+    return _damaged(what, where or target, "an array that is whole, as it was written")
+
+
+def _damaged(what: str, where: str | Path, expected: str) -> ModelFormatError:
+    return ModelFormatError(what, where=str(where), expected=expected, remedy="restore it from a copy")
 
 
 def sha256(array: Array) -> str:

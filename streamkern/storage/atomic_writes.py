@@ -75,37 +75,34 @@ def keep_in_use(folder: Path, owner: object) -> None:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
-def in_use(folder: Path) -> bool:
-    """Return True if an object of some process, this one too, still reads from a directory."""
+@contextlib.contextmanager
+def _opened(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> Iterator[int]:
+    handle = os.open(path, flags)
     try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
+        yield handle
     finally:
         os.close(handle)
+
+
+def in_use(folder: Path) -> bool:
+    """Return True if an object of some process, this one too, still reads from a directory."""
+    with contextlib.suppress(OSError), _opened(folder, os.O_RDONLY | os.O_DIRECTORY) as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
     return False
 
 
 def lock_owner(path: Path) -> int | None:
     """Return the id of the process with a lock, 0 if the id cannot be read, None if the file is not locked."""
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        # A shared lock, so that two readers do not mistake each other for an owner.
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        text = os.read(handle, 20)
-        return int(text) if text.isdigit() else 0
-    finally:
-        os.close(handle)
+    with contextlib.suppress(OSError), _opened(path) as handle:
+        try:
+            # A shared lock, so that two readers do not mistake each other for an owner.
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            text = os.read(handle, 20)
+            return int(text) if text.isdigit() else 0
     return None
 
 
@@ -125,15 +122,12 @@ def _acquire(path: Path, patience: float, parents: bool = False) -> int:
             continue
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError as error:
             os.close(handle)
-            if time.monotonic() >= deadline:
+            if not isinstance(error, BlockingIOError) or time.monotonic() >= deadline:
                 raise
             time.sleep(_POLL_SECONDS)
             continue
-        except OSError:
-            os.close(handle)
-            raise
         # The previous owner may have removed the file during the wait; then the lock is on a file without a name.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), os.stat(path)):
@@ -217,11 +211,10 @@ def write_json(path: Path, data: dict[str, Any]) -> None:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the object in a JSON file; None if there is no file or no JSON object in it."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         found = read_json_file(path)
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+        return found if isinstance(found, dict) else None
+    return None
 
 
 @contextlib.contextmanager
@@ -288,11 +281,8 @@ def _exchange(a: Path, b: Path) -> bool:
 
 
 def _sync(path: str | os.PathLike[str]) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
+    with _opened(path) as handle:
         os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _remove(path: Path) -> None:

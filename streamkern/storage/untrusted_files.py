@@ -41,9 +41,7 @@ def read_file(path: str | os.PathLike[str], most: int, *, links: bool = True) ->
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW))
     with open(handle, "rb") as file:
         found = os.fstat(handle)
-        _require_regular(path, found)
-        if found.st_size > most:
-            raise _too_large(path, found.st_size, most)
+        _require_regular(path, found, most)
         return file.read(found.st_size)  # Python allocates the requested bytes, so never request the limit
 
 
@@ -161,34 +159,20 @@ def require_regular(path: str | os.PathLike[str], most: int | None = None) -> in
         return 0  # reading the file reports the error
     if stat.S_ISDIR(found.st_mode):
         return 0
-    _require_regular(path, found)
-    if most is not None and found.st_size > most:
-        raise _too_large(path, found.st_size, most)
+    _require_regular(path, found, most)
     return found.st_size
 
 
-def _too_large(path: str | os.PathLike[str], size: int, most: int) -> StorageError:
-    return StorageError(
-        f"the file has {size:,} bytes",
-        where=os.fspath(path),
-        expected=f"at most {most:,} bytes",
-        remedy="restore it from a copy",
-    )
-
-
-def _require_regular(path: str | os.PathLike[str], found: os.stat_result) -> None:
-    if stat.S_ISREG(found.st_mode):
+def _require_regular(path: str | os.PathLike[str], found: os.stat_result, most: int | None = None) -> None:
+    regular = stat.S_ISREG(found.st_mode)
+    if regular and (most is None or found.st_size <= most):
         return
-    kinds = {
-        stat.S_IFDIR: "a directory",
-        stat.S_IFIFO: "a FIFO",
-        stat.S_IFLNK: "a symbolic link",
-        stat.S_IFSOCK: "a socket",
-    }
+    kinds = {stat.S_IFDIR: "directory", stat.S_IFIFO: "FIFO", stat.S_IFLNK: "symbolic link", stat.S_IFSOCK: "socket"}
+    kind = kinds.get(stat.S_IFMT(found.st_mode), "device")
     raise StorageError(
-        f"this is {kinds.get(stat.S_IFMT(found.st_mode), 'a device')}, not a file",
+        f"the file has {found.st_size:,} bytes" if regular else f"this is a {kind}, not a file",
         where=os.fspath(path),
-        expected="a regular file",
+        expected=f"at most {most:,} bytes" if regular else "a regular file",
         remedy="restore it from a copy",
     )
 
