@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +22,6 @@ from streamkern.sources.base import DerivedSource, Reading, Source
 from streamkern.storage.serialize import serializable
 from streamkern.storage.value_digest import digest
 from streamkern.types import Array, Rows
-
-BALANCED = "balanced"
 
 ClassWeight = Mapping[Any, float] | Sequence[Mapping[Any, float]] | str | None
 """``"balanced"``, weights by label, or None; of several labels a row a list with weights of 0 and 1 for each."""
@@ -72,19 +71,12 @@ def require_class_weight(class_weight: Any, where: str) -> None:
     """Raise UsageError if a value is neither None, "balanced", nor a dict of numbers >= 0 with a positive one."""
     expected = '"balanced", or a dict of a number >= 0 for each label, such as {"fraud": 20}; labels it lacks have 1'
     expected += "; of several labels a row a list of a dict for each label, such as [{1: 20}, {0: 1, 1: 5}]"
-    if class_weight is None or (isinstance(class_weight, str) and class_weight == BALANCED):
+    if class_weight is None or (isinstance(class_weight, str) and class_weight == "balanced"):
         return
-    if (
-        isinstance(class_weight, list | tuple)
-        and class_weight
-        and all(isinstance(each, Mapping) for each in class_weight)
-    ):
-        for each in class_weight:
-            require_class_weight(each, where)
-        return
-    if not isinstance(class_weight, Mapping):
+    several = class_weight if isinstance(class_weight, list | tuple) else [class_weight]
+    if not several or not all(isinstance(each, Mapping) for each in several):
         raise UsageError(f"The weights of classes are {class_weight!r}.", where=where, expected=expected)
-    for label, weight in class_weight.items():
+    for label, weight in chain.from_iterable(each.items() for each in several):
         real = isinstance(weight, int | float | np.number) and not isinstance(weight, bool)
         if not (real and np.isfinite(weight) and weight >= 0):
             raise UsageError(f"The weight of class {label!r} is {weight!r}.", where=where, expected=expected)
@@ -112,12 +104,26 @@ def weighted_by_class(
         return data, facts
     if isinstance(encoding, Indicators):
         weighted = _over(data, encoding, _label_factors(encoding, facts, class_weight))
-        found = totals(weighted)
-        _require_positive(found.mass)
-        mean = found.mass / facts.n
-        return weighted, replace(facts, mean_weight=mean, largest_weight=found.largest / mean)
-    assert isinstance(encoding, Classes)
+        mass, largest = totals(weighted)
+    else:
+        assert isinstance(encoding, Classes)
+        factors = _class_factors(encoding, facts, class_weight)
+        weighted, labels = _over(data, encoding, factors), encoding.values.tolist()
+        mass = float(np.array([facts.masses.get(label, 0.0) for label in labels]) @ factors)
+        largest = float((np.array([facts.heaviest.get(label, 0.0) for label in labels]) * factors).max())
+    if not mass > 0:
+        raise UsageError(
+            "All rows have the weight 0 by their classes.",
+            where="class_weight",
+            expected="a positive weight for one class at least",
+        )
+    mean = mass / facts.n
+    return weighted, replace(facts, mean_weight=mean, largest_weight=largest / mean)
+
+
+def _class_factors(encoding: Classes, facts: Statistics, class_weight: ClassWeight) -> Array:
     if not isinstance(class_weight, str | Mapping):
+        assert class_weight is not None
         raise UsageError(
             f"There are weights for {len(class_weight)} labels a row, and the target has one label a row.",
             where="class_weight",
@@ -125,24 +131,18 @@ def weighted_by_class(
             remedy="pass one dict",
         )
     labels = encoding.values.tolist()
-    mass = np.array([facts.masses.get(label, 0.0) for label in labels])
     if isinstance(class_weight, str):
-        factors = np.where(mass > 0, mass.sum() / (len(labels) * np.where(mass > 0, mass, 1.0)), 1.0)
-    else:
-        if unknown := [label for label in class_weight if label not in set(labels)]:
-            shown = ", ".join(map(repr, unknown[:5])) + ", ..." * (len(unknown) > 5)
-            raise UsageError(
-                f"There are weights for labels that no training row has: {shown}.",
-                where="class_weight",
-                expected="labels among " + labels_text(encoding.values),
-                remedy="write the labels as the target has them: 1 is not '1'",
-            )
-        factors = np.array([float(class_weight.get(label, 1.0)) for label in labels])
-    mean = float(mass @ factors) / facts.n
-    _require_positive(mean)
-    heaviest = np.array([facts.heaviest.get(label, 0.0) for label in labels])
-    largest = float((heaviest * factors).max()) / mean
-    return _over(data, encoding, factors), replace(facts, mean_weight=mean, largest_weight=largest)
+        mass = np.array([facts.masses.get(label, 0.0) for label in labels])
+        return np.where(mass > 0, mass.sum() / (len(labels) * np.where(mass > 0, mass, 1.0)), 1.0)
+    if unknown := [label for label in class_weight if label not in set(labels)]:
+        shown = ", ".join(map(repr, unknown[:5])) + ", ..." * (len(unknown) > 5)
+        raise UsageError(
+            f"There are weights for labels that no training row has: {shown}.",
+            where="class_weight",
+            expected="labels among " + labels_text(encoding.values),
+            remedy="write the labels as the target has them: 1 is not '1'",
+        )
+    return np.array([float(class_weight.get(label, 1.0)) for label in labels])
 
 
 def _label_factors(encoding: Indicators, facts: Statistics, class_weight: ClassWeight) -> Array:
@@ -169,15 +169,6 @@ def _label_factors(encoding: Indicators, facts: Statistics, class_weight: ClassW
                 expected="weights of 0 and 1, such as {1: 20}",
             )
     return np.array([[float(each.get(0, 1.0)), float(each.get(1, 1.0))] for each in given])
-
-
-def _require_positive(weight: float) -> None:
-    if not weight > 0:
-        raise UsageError(
-            "All rows have the weight 0 by their classes.",
-            where="class_weight",
-            expected="a positive weight for one class at least",
-        )
 
 
 def weighted_like(data: Dataset, train: Dataset) -> Dataset:
@@ -212,7 +203,7 @@ def described_weights(data: Dataset) -> dict[str, float]:
     source = data.source
     if not isinstance(source, ClassWeightedSource) or source.encoding is None or source.factors is None:
         return {}
-    names, factors = [str(label) for label in _labels(source.encoding)], source.factors
+    names, factors = list(map(str, _labels(source.encoding))), source.factors
     if factors.ndim > 1:
         names = [f"{name}={there}" for name in names for there in (0, 1)]
     return {name: float(f"{each:.6g}") for name, each in zip(names, factors.ravel().tolist(), strict=True)}

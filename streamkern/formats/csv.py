@@ -8,7 +8,7 @@ import io
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
@@ -109,17 +109,19 @@ class CsvSource(TableSource):
         # Categories are read as they are written: with leading zeros, and all digits.
         kinds = declared(request.schema).items()
         as_text = {n: pa.string() for n, c in kinds if c.kind == "category" and n in self._names}
-        for begin, first, text in self._blocks(start, line):
-            check_memory()
-            table = self._parse(text, as_text, wanted, first)
-            if not table.num_rows:
-                continue
-            for column, values in zip(table.schema, table.columns, strict=True):
-                if pa.types.is_binary(column.type):
-                    self._require_utf8(text, first)
-                scan.add(column.name, values, partial(self._parse, text, {column.name: pa.string()}, [column.name]))
-            scan.spans.append((begin, len(text)))
-            scan.lengths.append(table.num_rows)
+        with self._file.open() as stream:
+            blocks = record_blocks(stream, start, line, self._delimiter.encode(), self._block_bytes, self._file.path)
+            for begin, first, text in blocks:
+                check_memory()
+                table = self._parse(text, as_text, wanted, first)
+                if not table.num_rows:
+                    continue
+                for column, values in zip(table.schema, table.columns, strict=True):
+                    if pa.types.is_binary(column.type):
+                        self._require_utf8(text, first)
+                    scan.add(column.name, values, partial(self._parse, text, {column.name: pa.string()}, [column.name]))
+                scan.spans.append((begin, len(text)))
+                scan.lengths.append(table.num_rows)
         if request.role != "target":  # ids are copied, digit by digit
             scan.types |= dict.fromkeys(set(scan.lossy) & set(request.targets), pa.string())
         for name, (row, written) in scan.lossy.items():
@@ -229,11 +231,6 @@ class CsvSource(TableSource):
                 expected="text in UTF-8, or in UTF-16 with a byte order mark",
                 remedy='say how the file is encoded: read_options=sk.read_options(encoding="latin-1")',
             ) from error
-
-    def _blocks(self, start: int, line: int) -> Iterator[tuple[int, int, bytes]]:
-        """(offset, line, text) of whole records."""
-        with self._file.open() as stream:
-            yield from record_blocks(stream, start, line, self._delimiter.encode(), self._block_bytes, self._file.path)
 
     def _parse(
         self, text: bytes, types: dict[str, pa.DataType], columns: list[str] | None, line: int | None = None

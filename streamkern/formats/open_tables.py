@@ -225,37 +225,36 @@ def _require_finished(url: str) -> None:
 def _format_of(url: str, storage_options: dict[str, Any] | None, retry: Retry | None) -> str:
     name = without_query(url).rstrip("/")
     here = None if is_remote(url) else Path(url.removeprefix("file://"))
-    is_glob = any(sign in name for sign in "*?[") and not (here is not None and here.exists())
+    is_glob = any(sign in name for sign in GLOB_CHARACTERS) and not (here is not None and here.exists())
     if name.endswith(parquet_files.SUFFIXES) or is_glob:
         return "parquet"
     if name.endswith(".zarr"):
         return "zarr"
-    if is_remote(url):
+    inside: list[str] = []
+    if here is None:
         remote = Remote(url, storage_options, retry)
         inside = remote.listed(remote.root) if remote.lists else []
-        if any(marker in inside for marker in _ZARR_FILES):
-            return "zarr"
-        if any(found.endswith(parquet_files.SUFFIXES) or "=" in found for found in inside):
-            return "parquet"
+    elif here.is_dir():
+        inside = os.listdir(here)
+    if any(marker in inside for marker in _ZARR_FILES):
+        return "zarr"
+    if here is None:
+        parquet = any(found.endswith(parquet_files.SUFFIXES) or "=" in found for found in inside)
     else:
-        path = Path(url.removeprefix("file://"))
-        if any((path / marker).exists() for marker in _ZARR_FILES):
-            return "zarr"
-        if path.is_dir() and any(found.suffix in parquet_files.SUFFIXES for found in path.rglob("*")):
-            return "parquet"
-        if path.is_file() and zipfile.is_zipfile(path):
-            raise StorageError(
-                "this is a zip archive",
-                where=url,
-                expected="a directory or store that is not packed",
-                remedy=f"unpack it: python -m zipfile -e {path.name} {path.stem.removesuffix('.zarr')}.zarr",
-            )
-        if not path.exists():
-            files = ", ".join(f"*{suffix}" for suffix in parquet_files.SUFFIXES)
-            raise missing_path_error(
-                url, f"a directory with {', '.join(_ZARR_FILES)} (zarr), or {files} files (parquet)"
-            )
-    endings = Counter() if here is None or not here.is_dir() else Counter(file.suffix for file in here.iterdir())
+        parquet = here.is_dir() and any(found.suffix in parquet_files.SUFFIXES for found in here.rglob("*"))
+    if parquet:
+        return "parquet"
+    if here is not None and here.is_file() and zipfile.is_zipfile(here):
+        raise StorageError(
+            "this is a zip archive",
+            where=url,
+            expected="a directory or store that is not packed",
+            remedy=f"unpack it: python -m zipfile -e {here.name} {here.stem.removesuffix('.zarr')}.zarr",
+        )
+    if here is not None and not here.exists():
+        files = ", ".join(f"*{suffix}" for suffix in parquet_files.SUFFIXES)
+        raise missing_path_error(url, f"a directory with {', '.join(_ZARR_FILES)} (zarr), or {files} files (parquet)")
+    endings = Counter(Path(name).suffix for name in inside) if here is not None else Counter()
     ending = next((ending for ending, _ in endings.most_common() if ending), None)
     pattern = "" if ending is None else f"; for the files of a folder, give a pattern: {url.rstrip('/')}/*{ending}"
     raise StorageError(

@@ -105,9 +105,8 @@ class ParquetSource(TableSource):
         for file in files.files:
             # Row groups are joined up to a size that counts features, long texts and wide targets.
             most = max(file.rows, default=0)
-            sizes = dict(zip(file.schema.names, file.widest, strict=True))
             values = 0 if roles.target is None else roles.target.width * roles.target.dtype.itemsize
-            besides = max(sum(sizes.get(name, 0) for name in roles.targets), most * values) - most * TEXT_BYTES
+            besides = max(sum(file.widest.get(name, 0) for name in roles.targets), most * values) - most * TEXT_BYTES
             for start, stop in merged_reads([rows * roles.row_bytes + max(0, besides) for rows in file.rows]):
                 if sum(file.rows[start:stop]):
                     self._reads.append((file, range(start, stop)))
@@ -162,10 +161,7 @@ class ParquetSource(TableSource):
         if self._table_rows < self._most_rows():
             return CHUNK_BYTES + max(self._files.pages(file, names) for file in files)
         groups = max(len(groups) for _, groups in self._reads)
-        return groups * max(
-            sum(size for name, size in zip(file.schema.names, file.widest, strict=True) if name in names)
-            for file in files
-        )
+        return groups * max(sum(file.widest.get(name, 0) for name in names) for file in files)
 
     @cached_property
     def _text_bytes(self) -> int:
@@ -183,19 +179,16 @@ class ParquetSource(TableSource):
         wide = [1 + max(1, sys.getsizeof(text) - 76) / len(text.encode()) for text in texts if not text.isascii()]
         per_letter = max(wide, default=1.0 if texts else _WIDE)
         for file in files:
-            sizes = dict(zip(file.schema.names, file.widest, strict=True))
-            largest = max(sizes.get(name, 0) for name in self._roles.targets)
+            largest = max(file.widest.get(name, 0) for name in self._roles.targets)
             text = max(text, _OBJECT + math.ceil(per_letter * largest / max(file.rows)))
         return max(text, text_bytes(texts)) if self._names_rows else text
 
     @cached_property
     def _table_rows(self) -> int:
         """Rows that take ``CHUNK_BYTES`` as they are stored, or in memory."""
-        row = max(self._roles.row_bytes, self._row_bytes(0))
+        row, read = max(self._roles.row_bytes, self._row_bytes(0)), {*self._roles.stored, *dict(self.non_features)}
         for file in self._files.files:
-            read = {*self._roles.stored, *dict(self.non_features)}
-            sizes = sum(size for name, size in zip(file.schema.names, file.widest, strict=True) if name in read)
-            row = max(row, sizes // max(1, *file.rows, 1))
+            row = max(row, sum(file.widest.get(name, 0) for name in read) // max(1, *file.rows, 1))
         return min(max(1, self._most_rows()), rows_per_chunk(row + (self._text_bytes if self._names_rows else 0)))
 
     def _table(self, chunk: int, names: Sequence[str]) -> pa.Table:

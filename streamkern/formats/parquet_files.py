@@ -48,7 +48,7 @@ class DataFile:
     version: str  # of the content: time of the last change in ns, or a remote store's tag
     rows: tuple[int, ...]  # of each row group
     schema: pa.Schema
-    widest: tuple[int, ...]  # largest uncompressed bytes of each column in a row group
+    widest: dict[str, int]  # largest uncompressed bytes of each column in a row group
     footer: str  # its digest
     partitions: dict[str, str]  # key=value pairs of the file's folders
 
@@ -239,7 +239,7 @@ class DatasetFiles:
         Files do not state the size of their pages: it is that of the first ones. From a store, all pages are fetched.
         """
         if self.remote or not any(file.rows):
-            return sum(size for name, size in zip(file.schema.names, file.widest, strict=True) if name in columns)
+            return sum(file.widest.get(name, 0) for name in columns)
         footer, held = self._footer(file), 0
         group = footer.chunks.numbers[max(range(len(file.rows)), key=lambda g: file.rows[g])]
         usual = 1 << 20  # bytes of values at which writers end a page by default
@@ -341,12 +341,12 @@ class DatasetFiles:
         return footer, digest
 
 
-def _widest(footer: _Footer, schema: pa.Schema) -> tuple[int, ...]:
+def _widest(footer: _Footer, schema: pa.Schema) -> dict[str, int]:
     groups = footer.chunks.numbers[:, :, SIZE].T
     sizes = {name: np.zeros(len(footer.chunks.rows)) for name in schema.names}
     for name, stored in zip(footer.paths, groups, strict=True):
         sizes[name if name in sizes else name.split(".")[0]] += stored
-    return tuple(int(size.max(initial=0)) for size in sizes.values())
+    return {name: int(size.max(initial=0)) for name, size in sizes.items()}
 
 
 def _find(fs: Remote | LocalFileSystem, root: str) -> list[tuple[str, str, dict[str, Any]]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore
 
-from streamkern.errors import DataError, StorageError, UsageError
+from streamkern.errors import DataError, UsageError
 from streamkern.formats.zarr import marks_of, open_node
 from streamkern.sources.array_source import checked_names, require_rows
 from streamkern.sources.format_rules import (
@@ -31,6 +30,7 @@ from streamkern.sources.format_rules import (
     target_of,
 )
 from streamkern.sources.remote_store import Remote, is_remote
+from streamkern.storage.atomic_writes import write_errors
 from streamkern.storage.untrusted_files import given_path
 from streamkern.types import Rows, Target
 
@@ -168,7 +168,7 @@ def write_zarr(
     require_rows(first.X.shape, "X")
     names = checked_names(columns, math.prod(first.X.shape[1:]))
     kept = None if first.y is None else target_of(target, first.y.dtype, first.y.shape[1:], "y")
-    with _writing(url):
+    with write_errors("the data set", url, "free disk space or choose another place, then write again"):
         made = TrainingZarr(
             _create_group(url, storage_options, overwrite), (n, *first.X.shape[1:]), feature_dtype(first.X.dtype, "X"),
             kept, names, chunk_rows=chunk_rows, compression=compression, checksum=checksum,
@@ -204,21 +204,6 @@ def _write_blocks(made: TrainingZarr, blocks: Iterable[Rows], n: int, url: str) 
             expected=f"n_rows={n}",
             remedy="correct n_rows and write again with overwrite=True; the blocks written are marked incomplete",
         )
-
-
-@contextmanager
-def _writing(url: str) -> Iterator[None]:
-    try:
-        yield
-    except StorageError:
-        raise
-    except OSError as error:
-        raise StorageError(
-            f"cannot be written: {error}",
-            where=url,
-            expected="a disk with space, and permission to write",
-            remedy="free disk space or choose another place, then write again",
-        ) from error
 
 
 def _create_group(url: str, storage_options: dict[str, Any] | None, overwrite: bool) -> zarr.Group:

@@ -13,6 +13,7 @@ import numpy as np
 from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import BY_VALUE, ByValue, Calendar, Curves, Encode, Encoder, Keep, TargetMeans
 from streamkern.data.row_order import RawRows
+from streamkern.data.row_selection import SelectedIds
 from streamkern.data.statistics import Statistics, scale_warning
 from streamkern.data.transforms import Fill, Transform
 from streamkern.defaults import (
@@ -41,6 +42,7 @@ from streamkern.preprocessing.category_steps import (
     category_sums,
     first_chunk_counts,
     fold_count,
+    labels_of,
     related_rows_notes,
 )
 from streamkern.preprocessing.steps import (
@@ -300,10 +302,7 @@ class TableSums:
                 expected="finite numbers; Input X contains NaN or infinity",
                 remedy="correct the value, or leave it empty: a missing value is filled",
             )
-        taken: Any = slice(None)
-        if self.sample is not None:
-            at = np.minimum(np.searchsorted(self.sample, raw.ids), len(self.sample) - 1)
-            taken = self.sample[at] == raw.ids
+        taken = slice(None) if self.sample is None else SelectedIds(self.sample).keep(raw.ids)
         labels: Counter[Any] | None = Counter()
         if self.classes and raw.y is not None:
             found = Counter(raw.y.tolist()) if raw.y.ndim == 1 else None  # no means for several labels a row
@@ -344,7 +343,8 @@ def preprocessing_notes(dataset: Dataset, steps: Sequence[Any], facts: Statistic
     """Return the automatic choices and their reasons, a sentence each; ``facts`` are of rows before scaling."""
     found = column_notes(dataset)
     if any(isinstance(step, Units | JoinQuantiles) for step in steps):
-        joined = [_joined_note(each, dataset) for each in dataset.transforms if isinstance(each, Curves)]
+        curves = [each for each in dataset.transforms if isinstance(each, Curves)]
+        joined = [_joined_note(labels_of(dataset, each.columns)) for each in curves]
         return [*found, Units().reason(facts.variance[: dataset.source.n_features], bool(joined)), *joined]
     if not any(isinstance(step, Auto) for step in steps):
         return found
@@ -356,7 +356,7 @@ def preprocessing_notes(dataset: Dataset, steps: Sequence[Any], facts: Statistic
             gaps = [names[j] for j in transform.indicators]
             found.append(f"missing values filled with the median and marked: {_listed(gaps)}")
         elif isinstance(transform, Curves):
-            found.append(_joined_note(transform, dataset, columns))
+            found.append(_joined_note(columns))
         elif isinstance(transform, Encode):
             counted = [f"{c} ({len(v):,})" for c, v in zip(columns, transform.categories, strict=True)]
             found.append(f"an indicator for each category: {_listed(counted)}")
@@ -402,34 +402,29 @@ def column_notes(dataset: Dataset) -> list[str]:
 
 def planned_note(dataset: Dataset, steps: Sequence[Any]) -> list[str]:
     """Describe the steps of the automatic preprocessing before the rows are read."""
-    return column_notes(dataset) + _planned(dataset, steps)
-
-
-def _planned(dataset: Dataset, steps: Sequence[Any]) -> list[str]:
+    found = column_notes(dataset)
     if any(isinstance(step, JoinQuantiles) for step in steps):
-        return [
+        joined = (
             "preprocessing: if the features' units differ, which their variances will show, features are standardised "
             "and their normal quantiles are added"
-        ]
+        )
+        return [*found, joined]
     if any(isinstance(step, Units) for step in steps):
-        return ["preprocessing: features are standardised if their units differ, which their variances will show"]
+        units = "preprocessing: features are standardised if their units differ, which their variances will show"
+        return [*found, units]
     if not any(isinstance(step, Auto) for step in steps):
-        return []
+        return found
     schema = _kinds(dataset)
     columns = schema.positions("category")
     counts = dict(zip(columns, first_chunk_counts(dataset.source, columns) if columns else (), strict=True))
     counted_each = ", ".join(f"{schema.names[j]}: {count:,}" for j, count in [*counts.items()][:6])
     words = []
-    for kind, plural in (
-        ("number", "numbers"),
-        ("boolean", "booleans"),
-        ("category", "categories"),
-        ("datetime", "dates"),
-    ):
-        if found := schema.positions(kind):
-            words.append(f"{len(found)} {plural}" + (f" ({counted_each})" if kind == "category" else ""))
+    plurals = {"number": "numbers", "boolean": "booleans", "category": "categories", "datetime": "dates"}
+    for kind, plural in plurals.items():
+        if there := schema.positions(kind):
+            words.append(f"{len(there)} {plural}" + (f" ({counted_each})" if kind == "category" else ""))
     counted = "; categories as the first chunk has them" if columns else ""
-    return [f"preprocessing by the kinds of columns: {', '.join(words)}{counted}"]
+    return [*found, f"preprocessing by the kinds of columns: {', '.join(words)}{counted}"]
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -457,10 +452,7 @@ def _sample(dataset: Dataset, name: int) -> IntArray | None:
     return None if rows >= dataset.base_rows else np.sort(dataset.draw(rows, name))
 
 
-def _joined_note(transform: Curves, dataset: Dataset, columns: Sequence[str] | None = None) -> str:
-    if columns is None:
-        names = dataset.source.columns
-        columns = [str(j) if names is None else names[j] for j in transform.columns]
+def _joined_note(columns: Sequence[str]) -> str:
     return f"normal quantiles added as further columns: {_listed(columns)}"
 
 

@@ -266,21 +266,16 @@ class Impute(Learning):
         Raises:
             DataError: a feature has no value in any row.
         """
-        chosen = self._chosen(dataset)
-        others = np.setdiff1d(np.arange(dataset.n_features), chosen)
-        n = np.array([], dtype=np.int64)
-        if self.policy == "constant":
-            values = np.full(dataset.n_features, float(self.value))
-            count, n = (values + 1, n) if sums is None else (sums[0].count, sums[0].rows)
-        elif self.policy == "mean":
-            assert sums is not None
-            total = sums[0]
-            count, values, n = total.count, total.mean, total.rows
-        else:
+        chosen, d = self._chosen(dataset), dataset.n_features
+        values, count, n = np.full(d, float(self.value)), np.ones(d), np.ones(d)
+        if self.policy == "median":
             assert sums is not None
             X = np.concatenate(sums[0])
-            count, n = (~np.isnan(X)).sum(axis=0), np.full(dataset.n_features, len(X))
+            count, n = (~np.isnan(X)).sum(axis=0), np.full(d, len(X))
             values = np.array([np.median(x[~np.isnan(x)]) if n else 0.0 for x, n in zip(X.T, count, strict=True)])
+        elif sums is not None:
+            count, n = sums[0].count, sums[0].rows
+            values = sums[0].mean if self.policy == "mean" else values
         if self.policy != "constant" and not count[chosen].all():
             column = int(chosen[np.argmin(count[chosen])])
             names = dataset.columns
@@ -291,7 +286,7 @@ class Impute(Learning):
                 remedy='leave the column out, or use Impute("constant")',
             )
         values = np.array(values, dtype=np.float64)
-        values[others] = np.nan
+        values[np.setdiff1d(np.arange(d), chosen)] = np.nan
         marked = tuple(int(column) for column in chosen if count[column] < n[column]) if self.indicator else ()
         return Fill(values, marked)
 
@@ -347,17 +342,12 @@ def category_positions(dataset: Dataset) -> tuple[int, ...]:
     schema, names = dataset.source.schema, dataset.columns
     if schema is None or names is None:
         return ()
-    left = {column.name for column in schema.columns if column.kind == "category"} - _encoded(dataset)
-    return tuple(j for j, name in enumerate(names) if name in left)
-
-
-def _encoded(dataset: Dataset) -> set[str]:
-    names, found = dataset.source.columns, set[str]()
+    left, before = {column.name for column in schema.columns if column.kind == "category"}, dataset.source.columns
     for transform in dataset.transforms:
-        if isinstance(transform, Encode | TargetMeans) and names is not None:
-            found |= {names[column] for column in transform.columns}
-        names = transform.names(names)
-    return found
+        if isinstance(transform, Encode | TargetMeans) and before is not None:
+            left -= {before[column] for column in transform.columns}
+        before = transform.names(before)
+    return tuple(j for j, name in enumerate(names) if name in left)
 
 
 def require_columns(step: Any) -> None:

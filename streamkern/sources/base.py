@@ -288,17 +288,12 @@ class DerivedSource(Source):
 
     def conformed(self, schema: Schema | None) -> Source:
         inner = self.source.conformed(schema)
-        return self if inner is self.source else self._over(inner)
-
-    def _over(self, source: Source) -> Source:
-        """Apply the same change to another source."""
+        if inner is self.source:
+            return self
         made = copy(self)
         made.__dict__.pop("fingerprint", None)
-        made._take(source)
+        made.source, made.schema, made.dtype = inner, inner.schema, inner.dtype
         return made
-
-    def _take(self, source: Source) -> None:
-        self.source, self.schema, self.dtype = source, source.schema, source.dtype
 
 
 def kind_mismatch_error(name: str, text: bool, where: str) -> DataError:

@@ -201,10 +201,18 @@ def choose_columns(
     size, pick = len(chosen), None
     feature_names: tuple[str, ...] | None = tuple(chosen)
     if wide is not None:
-        size = _wide_size(fields[wide], lambda: width(wide))
+        field = fields[wide]
+        size = math.prod(field.shape) if field.shape is not None else field.length or width(wide)
+        if size == 0:
+            raise DataError(
+                "the rows have no features",
+                where=field.where,
+                expected="at least one feature",
+                remedy="store rows of shape (n, d)",
+            )
         feature_names = checked_names(names, size)
         if inside is not None:
-            pick = tuple(positions(inside, feature_names, fields[wide].where).tolist())
+            pick = tuple(positions(inside, feature_names, field.where).tolist())
             feature_names = tuple(inside)
     if weight is not None:
         _require_weight(weight, fields)
@@ -292,19 +300,6 @@ def _wide_column(fields: Mapping[str, Field], chosen: Sequence[str], where: str)
             remedy=f"pass columns=[{wide!r}], and target= for the column of targets",
         )
     return wide
-
-
-def _wide_size(field: Field, measured: Callable[[], int]) -> int:
-    """Values of a row are ``measured`` in the data if nothing declares them."""
-    size = (field.length or measured()) if field.shape is None else math.prod(field.shape)
-    if size == 0:
-        raise DataError(
-            "the rows have no features",
-            where=field.where,
-            expected="at least one feature",
-            remedy="store rows of shape (n, d)",
-        )
-    return size
 
 
 def _require_weight(weight: str, fields: Mapping[str, Field]) -> None:

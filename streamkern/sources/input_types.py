@@ -58,10 +58,10 @@ def is_table(value: Any) -> bool:
     """Return True if a value in memory is a table with named columns: a frame, an Arrow table, JSON."""
     if isinstance(value, Mapping):
         return not hasattr(value, "shape")  # SciPy's sparse matrices are mappings, too, but have a shape
-    if hasattr(value, "__arrow_c_stream__") or _is_instance(value, "pyarrow.lib", "RecordBatch"):
-        return True
     if (
-        is_dask_frame(value)
+        hasattr(value, "__arrow_c_stream__")
+        or _is_instance(value, "pyarrow.lib", "RecordBatch")
+        or is_dask_frame(value)
         or is_lazy_frame(value)
         or (_is_instance(value, "numpy", "ndarray") and value.dtype.names is not None and value.ndim == 1)
         or (type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "columns"))

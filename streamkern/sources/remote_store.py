@@ -68,17 +68,17 @@ class RequestCounts:
     """Thread-safe counts of this process's requests, repetitions included; rereads are of bytes that did not decode."""
 
     def __init__(self) -> None:
-        self.requests = self.retries = self.rereads = 0
+        self._counts = {"requests": 0, "retries": 0, "rereads": 0}
         self._lock = threading.Lock()
 
     def add(self, name: str) -> None:
         with self._lock:
-            setattr(self, name, getattr(self, name) + 1)
+            self._counts[name] += 1
 
     def now(self) -> dict[str, int]:
         """Return the counts so far."""
         with self._lock:
-            return {"requests": self.requests, "retries": self.retries, "rereads": self.rereads}
+            return dict(self._counts)
 
 
 REQUEST_COUNTS = RequestCounts()

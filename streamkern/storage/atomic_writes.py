@@ -172,7 +172,8 @@ def staged(
     target = Path(given_path(target))
     target = target if target.name else target.absolute()
     staging = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
+    remedy = "free space or choose another place; the previous content is unchanged"
+    with write_errors(target.name, str(target), remedy):
         if parents:
             target.parent.mkdir(parents=True, exist_ok=True)
         with write_lock(target) as alone:
@@ -187,15 +188,19 @@ def staged(
                 commit(staging, target, sync)
             finally:
                 _remove(staging)
+
+
+@contextlib.contextmanager
+def write_errors(name: str, where: str, remedy: str) -> Iterator[None]:
+    """Convert an OSError to a StorageError: what is called ``name`` cannot be written."""
+    try:
+        yield
+    except StorageError:
+        raise
     except OSError as error:
-        if isinstance(error, StorageError):
-            raise
-        raise StorageError(
-            f"{target.name} cannot be written: {_reason(error)}.",
-            where=str(target),
-            expected="a disk with space, and permission to write",
-            remedy="free space or choose another place; the previous content is unchanged",
-        ) from error
+        expected = "a disk with space, and permission to write"
+        what = f"{name} cannot be written: {_reason(error)}."
+        raise StorageError(what, where=where, expected=expected, remedy=remedy) from error
 
 
 def write_text(path: Path, text: str, *, parents: bool = False) -> None:
