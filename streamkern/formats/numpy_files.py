@@ -13,7 +13,7 @@ import numpy as np
 
 from streamkern.errors import StorageError
 from streamkern.formats.fsspec_file import TableFile
-from streamkern.formats.named_arrays import NamedArrays, StoredRows, require_unstructured, roles_of
+from streamkern.formats.named_arrays import NamedArrays, StoredRows, roles_of
 from streamkern.sources.column_roles import Request
 from streamkern.types import Array
 
@@ -90,14 +90,12 @@ class NumpyArray(StoredRows):
 
 def open_npy(file: TableFile, request: Request, storage_options: dict[str, Any] | None) -> NamedArrays:
     """Open one array of features; target and weight are other ``.npy`` files."""
-    arrays, files, taken = {"X": NumpyArray(file)}, [file], {"X"}
-    require_unstructured(arrays, lambda name: file.path)
+    arrays, files = {"X": NumpyArray(file)}, [file]
 
     def other(path: str, name: str) -> str:
         added = TableFile(path, storage_options)
         stem = added.name.removesuffix(".npy")
-        name = name if stem in taken else stem
-        taken.add(name)
+        name = name if stem in arrays else stem
         arrays[name] = NumpyArray(added)
         files.append(added)
         return name

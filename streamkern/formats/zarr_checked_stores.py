@@ -194,17 +194,14 @@ def forbidden_codec(document: Any) -> str | None:
 
 
 def _of_version_2(document: dict[str, Any]) -> str | None:
-    dtype, compressor = document.get("dtype"), document.get("compressor")
-    filters = [] if document.get("filters") is None else document["filters"]
-    if not isinstance(filters, list):
-        return f"its filters are {_shown(filters)}, not a list"
-    names = [_name(codec, "id") for codec in filters]
-    for codec in filters:
-        if (reason := _of_codec(codec, "id", BYTE_CODECS | NUMBER_CODECS | TEXT_CODECS)) is not None:
-            return reason
-    if compressor is not None and (reason := _of_codec(compressor, "id", BYTE_CODECS)) is not None:
+    dtype, compressor, filters = (document.get(name) for name in ("dtype", "compressor", "filters"))
+    reason = _of_chain(filters, "filters", "id", BYTE_CODECS | NUMBER_CODECS | TEXT_CODECS)
+    if reason is None and compressor is not None:
+        reason = _of_codec(compressor, "id", BYTE_CODECS)
+    if reason is not None:
         return reason
     if dtype in ("|O", "O"):
+        names = [_name(codec, "id") for codec in filters or ()]
         if not names or names[0] not in TEXT_CODECS or TEXT_CODECS & set(names[1:]):
             return f"its dtype is {dtype!r}, Python objects, without vlen-utf8 as the first filter, and the only one"
     elif dtype is not None and not _is_plain(dtype):
@@ -220,14 +217,14 @@ def _is_plain(dtype: Any) -> bool:
     return all(isinstance(field, list) and len(field) > 1 and _is_plain(field[1]) for field in fields)
 
 
-def _of_chain(codecs: Any) -> str | None:
+def _of_chain(codecs: Any, what: str = "codecs", key: str = "name", known: set[str] = ALLOWED_CODECS) -> str | None:
     if codecs is None:
         return None
     if not isinstance(codecs, list):
-        return f"its codecs are {_shown(codecs)}, not a list"
+        return f"its {what} are {_shown(codecs)}, not a list"
     for codec in codecs:
-        reason = _of_codec(codec, "name", ALLOWED_CODECS)
-        if reason is None and _name(codec, "name") == "sharding_indexed":
+        reason = _of_codec(codec, key, known)
+        if reason is None and _name(codec, key) == "sharding_indexed":
             inner = _configuration(codec)
             reason = _of_chain(inner.get("codecs")) or _of_chain(inner.get("index_codecs"))
         if reason is not None:

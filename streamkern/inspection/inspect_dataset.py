@@ -15,7 +15,7 @@ import numpy as np
 
 from streamkern.costs.footprint import require_sweep_memory
 from streamkern.data.dataset import Dataset
-from streamkern.data.row_order import Assembly, Scan
+from streamkern.data.row_order import Assembly, Scan, scan_rows
 from streamkern.data.statistics import RawScan
 from streamkern.defaults import COLUMN_KINDS, MAX_SHUFFLE_RATIO, REFERENCE_BATCH
 from streamkern.errors import DataError
@@ -221,7 +221,7 @@ def _inspected(dataset: Dataset, path: Any, executor: Executor, budget: int) -> 
     d = source.n_features
     if not source.non_features or not len(dataset):
         dataset._require_rows()
-    block_rows = int(np.clip((16 << 20) // (8 * max(1, d)), 1, 4096))
+    block_rows = scan_rows(max(1, d))
     values = d + (0 if source.target is None else source.target.width)
     held = 8 * values * (12 + HISTOGRAM_BINS)  # sums of columns, and of their histograms
     require_sweep_memory("inspection", source, 4 * 8 * block_rows * values + 4 * held, budget, executor.slots)

@@ -135,7 +135,7 @@ def load_artifact(
 
 
 def _opened(path: Path, kind: str, links: bool) -> tuple[Path, dict[str, Any], dict[str, Any]]:
-    target = target_or_previous(Path(given_path(path)))
+    target = target_or_previous(path)
     if target is None:
         raise StorageError(
             f"There is no {kind} here.", where=str(path), expected=f"the directory of a {kind}", remedy="check the path"
