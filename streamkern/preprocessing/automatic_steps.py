@@ -28,7 +28,6 @@ from streamkern.defaults import (
 )
 from streamkern.errors import DataError, UsageError, require_counts
 from streamkern.preprocessing.appended_columns import (
-    AppendedColumns,
     appended_columns,
     appended_in_first_chunk,
     explains_more,
@@ -208,7 +207,37 @@ class Auto(Learning):
         classes = 1 if labels is None or len(labels) <= 2 else len(labels)
         if not self.means or labels is None or classes * len(numbers.means) > MAX_NUMBER_COLUMNS:
             numbers.means.clear()
-        return _transforms_in_order(schema, values, marked, numbers, X, one_hot, words, parts, dropped)
+        if len(dropped) == len(schema.columns):
+            raise DataError(
+                "No column distinguishes rows: each has no value, one value only, or too many categories.",
+                where='preprocess="auto"',
+                expected="at least one column of numbers, dates or categories",
+                remedy="check which columns were read; preprocess=None takes them as they are",
+            )
+        made: list[Transform] = []  # each refers to columns by their positions after those before it
+        width = len(schema.columns) + len(marked)
+        if np.isfinite(values).any():  # a column without missing values in training may have some later
+            made.append(Fill(values, tuple(marked)))
+        if numbers.quantiles:
+            made.append(_curves(X, width, numbers.quantiles, QUANTILE_KNOTS, kept=True))
+            width += len(numbers.quantiles)
+        if numbers.means:
+            made.append(ByValue(width, tuple(numbers.means)))
+            width += len(numbers.means)
+        begins = np.arange(width + 1)
+        if one_hot:
+            names, texts = tuple(schema.names[j] for j in one_hot), tuple(words[j] for j in one_hot)
+            encode = Encode(width, tuple(one_hot), tuple(one_hot.values()), True, "missing", names, texts)
+            made.append(encode)
+            begins, width = encode.begins(), encode.n_out
+        if parts:
+            calendar = Calendar(width, tuple(begins[list(parts)].tolist()), tuple(parts.values()))
+            made.append(calendar)
+            begins, width = calendar.begins()[begins], calendar.n_out
+        if dropped:
+            gone = {int(begins[j]) for j in dropped}
+            made.append(Keep(width, tuple(j for j in range(width) if j not in gone)))
+        return tuple(made)
 
     def width(self, dataset: Dataset) -> int:
         schema = _kinds(dataset)
@@ -484,50 +513,3 @@ def _parts(x: Array) -> tuple[str, ...]:
         ("hour", len(np.unique(x % DAY)) > 1),
     )
     return tuple(part for part, varies in checks if varies)
-
-
-def _transforms_in_order(
-    schema: Schema,
-    values: Array,
-    marked: list[int],
-    numbers: AppendedColumns,
-    X: Array,
-    one_hot: dict[int, Array],
-    words: dict[int, tuple[str | None, ...]],
-    parts: dict[int, tuple[str, ...]],
-    dropped: set[int],
-) -> tuple[Transform, ...]:
-    """Each transform refers to columns by their positions after the transforms before it."""
-    if len(dropped) == len(schema.columns):
-        raise DataError(
-            "No column distinguishes rows: each has no value, one value only, or too many categories.",
-            where='preprocess="auto"',
-            expected="at least one column of numbers, dates or categories",
-            remedy="check which columns were read; preprocess=None takes them as they are",
-        )
-    made: list[Transform] = []
-    width = len(schema.columns) + len(marked)
-    if np.isfinite(values).any():  # a column without missing values in training may have some later
-        made.append(Fill(values, tuple(marked)))
-    if numbers.quantiles:
-        made.append(_curves(X, width, numbers.quantiles, QUANTILE_KNOTS, kept=True))
-        width += len(numbers.quantiles)
-    if numbers.means:
-        made.append(ByValue(width, tuple(numbers.means)))
-        width += len(numbers.means)
-    begins = np.arange(width + 1)
-    if one_hot:
-        columns = tuple(sorted(one_hot))
-        labels = tuple(schema.names[j] for j in columns)
-        texts = tuple(words[j] for j in columns)
-        encode = Encode(width, columns, tuple(one_hot[j] for j in columns), True, "missing", labels, texts)
-        made.append(encode)
-        begins, width = encode.begins(), encode.n_out
-    if parts:
-        calendar = Calendar(width, tuple(int(begins[j]) for j in sorted(parts)), tuple(parts[j] for j in sorted(parts)))
-        made.append(calendar)
-        begins, width = calendar.begins()[begins], calendar.n_out
-    if dropped:
-        gone = {int(begins[j]) for j in dropped}
-        made.append(Keep(width, tuple(j for j in range(width) if j not in gone)))
-    return tuple(made)
