@@ -101,12 +101,6 @@ class Moments:
             kept = np.flatnonzero(raw.w)
             raw = RawRows(*(None if values is None else values[kept] for values in raw))  # type: ignore[arg-type]
         X, w = raw.X, raw.w
-        if not len(X):
-            d = len(self.pivot)
-            nothing = Extremes(np.full(d, np.inf), np.full(d, -np.inf))
-            width = 0 if self.target_pivot is None else len(self.target_pivot)
-            weights, zero = Extremes(np.inf, 0.0), np.zeros(width)
-            return rows, nothing, np.zeros(d), np.zeros(d), self._labels(stored, where), zero, 0.0, weights, zero
         if X.dtype.kind == "f":
             bad = loops.finite_rows(X)
             if bad >= 0:
@@ -125,7 +119,7 @@ class Moments:
         labels = self._labels(stored, where)
         total = squares = np.zeros(0)
         if raw.y is not None and self.target_pivot is not None:
-            y = np.asarray(raw.y, dtype=np.float64).reshape(len(raw.y), -1)
+            y = np.asarray(raw.y, dtype=np.float64).reshape(len(raw.y), len(self.target_pivot))
             bad = loops.finite_rows(y)
             if bad >= 0:
                 raise not_finite_target(f"{where}, row {int(raw.ids[bad])}")
@@ -133,7 +127,7 @@ class Moments:
             _require_squares(y, Extremes(least, most), raw.ids, where, "target")
             if self.labels is not None:
                 require_binary(y, raw.ids, where)
-        mass, heaviest = (len(X), 1.0) if w is None else (float(w.sum()), float(w.max()))
+        mass, heaviest = (len(X), 1.0) if w is None else (float(w.sum()), float(w.max(initial=0.0)))
         weights = Extremes(0.0, heaviest)
         return rows, Extremes(low, high), first, second, labels, total, mass, weights, squares
 

@@ -298,11 +298,10 @@ def _facts(dataset: Dataset, path: Any, labels: tuple[Any, ...]) -> dict[str, An
 
 def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) -> list[str]:
     advice = []
-    constant = [name for name, low, high in zip(names, columns.low, columns.high, strict=True) if low == high]
-    if constant:
+    ranges = [*zip(names, columns.low, columns.high, strict=True)]
+    if constant := [name for name, low, high in ranges if low == high]:
         advice.append(f"{len(constant)} column(s) never vary: {_first(constant)}")
-    empty = [name for name, low, high in zip(names, columns.low, columns.high, strict=True) if low > high]
-    if empty:
+    if empty := [name for name, low, high in ranges if low > high]:
         advice.append(f"{len(empty)} column(s) have no finite value: {_first(empty)}")
     if columns.missing.any() or columns.infinite.any():
         missing = "missing values are filled where preprocess is automatic; infinite ones are errors"
@@ -310,8 +309,7 @@ def _advice(columns: ColumnSketches, names: list[str], facts: dict[str, Any]) ->
     if facts["target"] is not None and facts["target"]["missing"]:
         advice.append("rows without a label are errors in training: fill or drop them first")
     # Only for parquet and arrays; an empty field of a text file is a missing label.
-    unnamed = dict(facts["classes"] or ()).get("", 0)
-    if unnamed:
+    if unnamed := dict(facts["classes"] or ()).get("", 0):
         advice.append(f"{unnamed:,} labels are empty texts, which training treats as a class")
     ratio = facts["order"]["ratio"]
     if ratio is not None and ratio > MAX_SHUFFLE_RATIO:

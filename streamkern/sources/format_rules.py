@@ -48,9 +48,7 @@ def merged_reads(sizes: Sequence[int]) -> list[tuple[int, int]]:
             reads.append((first, i))
             first, total = i, 0
         total += size
-    if first < len(sizes):
-        reads.append((first, len(sizes)))
-    return reads
+    return [*reads, (first, len(sizes))] if sizes else []
 
 
 def feature_dtype(dtype: np.dtype[Any], where: str) -> np.dtype[Any]:

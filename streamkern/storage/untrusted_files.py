@@ -31,8 +31,6 @@ to compare with its checksum, and a name ten times that."""
 MAX_JSON_DEPTH = 200
 """Deepest nesting of lists and objects in a JSON document."""
 
-_REST = bytes(set(range(256)) - set(b'[]{}"'))
-
 
 def read_file(path: str | os.PathLike[str], most: int, *, links: bool = True) -> bytes:
     """Return the content of a regular file of at most ``most`` bytes, or of a symbolic link to one if ``links``."""
@@ -190,7 +188,7 @@ def parse_json(data: bytes, where: str) -> Any:
 
 def require_modest_json(data: bytes, where: str) -> None:
     """Raise StorageError if a JSON text is too large, has too many lists and objects, or nests them too deeply."""
-    brackets = _brackets(data) if len(data) <= MAX_JSON_BYTES else np.empty(0, np.uint8)
+    brackets = _outside(data, b"[]{}") if len(data) <= MAX_JSON_BYTES else np.empty(0, np.uint8)
     first = brackets[: 2 * MAX_BRACKETS]
     opening = (first == ord("[")) | (first == ord("{"))
     deep = int(np.cumsum(np.where(opening, 1, -1), dtype=np.int32).max(initial=0))
@@ -208,14 +206,6 @@ def require_modest_json(data: bytes, where: str) -> None:
             f"{MAX_JSON_VALUES:,} commas and {MAX_JSON_NAMES:,} colons",
             remedy="restore it from a copy; streamkern writes nothing of that kind",
         )
-
-
-def _brackets(data: bytes) -> Array:
-    """Return brackets outside strings, or of all of the text where these are few."""
-    text = data.translate(None, _REST)
-    if text.count(b"[") + text.count(b"{") <= MAX_JSON_DEPTH:
-        return np.frombuffer(text.replace(b'"', b""), dtype=np.uint8)
-    return _outside(data, b"[]{}")
 
 
 def _outside(data: bytes, signs: bytes) -> Array:
