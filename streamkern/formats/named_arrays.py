@@ -77,15 +77,7 @@ def roles_of(
     ``names`` are those of the features, if the data record them; without, the user's columns may name them if
     ``nameable``. Arrays of ``index`` count the rows; those of ``missing`` have a number for missing values.
     """
-    for name, array in arrays.items():
-        if np.dtype(array.dtype).names is not None:
-            raise DataError(
-                f"This array is structured: its fields are {first_names(np.dtype(array.dtype).names or ())}.",
-                where=where(name),
-                expected="an array for each column, or one array of shape (n, d)",
-                remedy="write each field as an array of its own; or, if they fit in memory, pass them as a table: "
-                "sk.from_arrays(structured[[...]], structured[...])",
-            )
+    require_unstructured(arrays, where)
     several = [name for name, array in arrays.items() if len(array.shape) > 1 and name not in request.targets]
     known = [name for name in FEATURE_NAMES if name in several][:1] or several
     fields = {
@@ -104,6 +96,19 @@ def roles_of(
         names, columns = list(columns), None
     request = replace(request, columns=columns, lenient=request.lenient and not several)
     return choose_columns(fields, request, path, names=names)
+
+
+def require_unstructured(arrays: Mapping[str, Unpacked | StoredRows], where: Callable[[str], str]) -> None:
+    """Raise DataError for an array of records with named fields."""
+    for name, array in arrays.items():
+        if np.dtype(array.dtype).names is not None:
+            raise DataError(
+                f"This array is structured: its fields are {first_names(np.dtype(array.dtype).names or ())}.",
+                where=where(name),
+                expected="an array for each column, or one array of shape (n, d)",
+                remedy="write each field as an array of its own; or, if they fit in memory, pass them as a table: "
+                "sk.from_arrays(structured[[...]], structured[...])",
+            )
 
 
 def _field(where: str, array: Unpacked | StoredRows) -> Field:

@@ -13,7 +13,7 @@ import numpy as np
 
 from streamkern.errors import StorageError
 from streamkern.formats.fsspec_file import TableFile
-from streamkern.formats.named_arrays import NamedArrays, StoredRows, roles_of
+from streamkern.formats.named_arrays import NamedArrays, StoredRows, require_unstructured, roles_of
 from streamkern.sources.column_roles import Request
 from streamkern.types import Array
 
@@ -91,6 +91,7 @@ class NumpyArray(StoredRows):
 def open_npy(file: TableFile, request: Request, storage_options: dict[str, Any] | None) -> NamedArrays:
     """Open one array of features; target and weight are other ``.npy`` files."""
     arrays, files = {"X": NumpyArray(file)}, [file]
+    require_unstructured(arrays, lambda name: file.path)
 
     def other(path: str, name: str) -> str:
         added = TableFile(path, storage_options)

@@ -41,7 +41,12 @@ class ArraySource(Source):
         self._X: Any = X
         self.schema = schema
         self._y: Any = None if y is None or self.target is None else as_target(y, self.target)
-        chunk_rows = chunk_rows or rows_per_chunk(self.n_features * self.dtype.itemsize)
+        if chunk_rows is None:
+            chunk_rows = rows_per_chunk(self.n_features * self.dtype.itemsize)
+        if chunk_rows < 1:
+            raise UsageError(
+                f"chunk_rows is {chunk_rows}", where="chunk_rows", expected="at least 1", remedy="leave chunk_rows out"
+            )
         self.bounds = np.append(np.arange(0, len(X), chunk_rows, dtype=np.int64), np.int64(len(X)))
         self.in_memory = bool(len(X)) and X[:2].flags.c_contiguous and X.dtype.isnative
         self.from_memory = True
