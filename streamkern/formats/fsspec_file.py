@@ -9,7 +9,7 @@ import lzma
 import os
 import posixpath
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Any, BinaryIO, cast
 
@@ -108,12 +108,10 @@ class TableFile:
         return [self._base, *self._stamp]
 
     def require_unchanged(self) -> None:
-        try:
-            same = self._found() == self._stamp
-        except FileNotFoundError:
-            same = False
-        if not same:
-            raise changed_error(self.path)
+        with suppress(FileNotFoundError):
+            if self._found() == self._stamp:
+                return
+        raise changed_error(self.path)
 
     def _found(self) -> list[Any]:
         if self._remote is None:
@@ -129,7 +127,6 @@ class TableFile:
         """Open the file's decompressed bytes; StorageError if its size has changed."""
         if not (self._encoding or self._carriage_returns or self._packed == ".zst"):
             return cast(BinaryIO, self._decompressed())
-
         stream = self._decompressed()
         stream = stream if isinstance(stream, pa.NativeFile) else pa.PythonFile(stream, "r")
         if self._encoding:

@@ -222,10 +222,8 @@ def _parsed(text: str, kind: str) -> float | None:
         return _TRUTH.get(text.lower())
     if kind == "datetime":
         for unit in (pa.timestamp("s"), pa.timestamp("ns"), pa.timestamp("s", "UTC"), pa.timestamp("ns", "UTC")):
-            try:
+            with suppress(pa.ArrowInvalid, ValueError):
                 return float(_seconds(pa.chunked_array([pa.array([text]).cast(unit)]))[0])
-            except (pa.ArrowInvalid, ValueError):
-                continue
         return None
     try:
         return float(text)

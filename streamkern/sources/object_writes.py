@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -86,10 +87,9 @@ class RemoteObjects(Remote):
 
         if sync(self.fs.loop, self._attempt, path, request):
             return True
-        try:
+        with suppress(FileNotFoundError):
             return self.content(name) == data  # an earlier attempt succeeded, but its response was lost
-        except FileNotFoundError:
-            return False
+        return False
 
     def send(self, folder: Path, name: str) -> None:
         """Upload all files of a local folder below a name."""
@@ -127,11 +127,8 @@ class RemoteObjects(Remote):
     def remove(self, names: Iterable[str]) -> None:
         """Remove objects in order; absent objects are ignored."""
         for name in names:
-            path = self._at(name)
-            try:
-                sync(self.fs.loop, self._attempt, path, partial(self.fs._rm_file, path))
-            except FileNotFoundError:
-                continue
+            with suppress(FileNotFoundError):
+                self._call(self._at(name), self.fs._rm_file)
 
     def _at(self, name: str) -> str:
         return f"{self.root.rstrip('/')}/{name}"
