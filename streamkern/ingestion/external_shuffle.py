@@ -9,9 +9,8 @@ every run, and sorts them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +122,8 @@ class SortedRuns:
         order = np.argsort(row_hash(np.arange(len(run.rows.X), dtype=np.int64), HashFamily.SHUFFLE, self.seed))
         labels = [list(run.labels)]
         for first in range(start, len(order), rows):
-            yield self._with_texts(run.taken(order[first : first + rows]), labels, repeat(0))
+            part = order[first : first + rows]
+            yield self._with_texts(run.taken(part), labels, [len(order)], part)
 
     def shuffled(self, start: int, bucket_rows: int, rows: int) -> Iterator[Rows]:
         """Yield blocks of ``rows`` rows (fewer where a bucket ends) in permuted order, from ``start`` on."""
@@ -153,13 +153,14 @@ class SortedRuns:
                 stop = min(end, first - first % rows + rows)
                 part = order[first - begin : stop - begin]
                 first = stop
-                run = np.searchsorted(np.cumsum(counts), part, side="right")
-                yield self._with_texts(bucket.taken(part), labels, run.tolist())
+                yield self._with_texts(bucket.taken(part), labels, np.cumsum(counts), part)
 
-    def _with_texts(self, rows: Rows, labels: list[list[Any]], run: Iterable[int]) -> Rows:
+    def _with_texts(self, rows: Rows, labels: list[list[Any]], ends: Any, at: IntArray) -> Rows:
+        """Replace codes by texts: rows at positions below ``ends[r]`` have the labels of run r."""
         if rows.y is None or self.target is None or self.target.dtype != object:
             return rows
-        texts = [labels[r][code] for r, code in zip(run, rows.y.tolist(), strict=False)]
+        run = np.searchsorted(ends, at, side="right")
+        texts = [labels[r][code] for r, code in zip(run.tolist(), rows.y.tolist(), strict=True)]
         return rows._replace(y=np.array(texts, dtype=object))
 
     def _fill(self, span: tuple[int, int], low: int, sections: list[Array]) -> None:
