@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -23,8 +23,7 @@ def aligned(shape: tuple[int, ...], dtype: Any, memory: Array | None = None) -> 
     if memory is None or len(memory) < size + CACHE_LINE:
         memory = np.empty(size + CACHE_LINE, np.uint8)
     begin = -memory.ctypes.data % CACHE_LINE
-    whole: Array = memory[begin : begin + size].view(kind).reshape(shape)
-    return whole
+    return cast(Array, memory[begin : begin + size].view(kind).reshape(shape))
 
 
 def aligned_rows(n: int, m: int, dtype: Any, memory: Array | None = None) -> Array:

@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 
 from streamkern.cpu.alignment import CACHE_LINE, aligned
 from streamkern.cpu.compiled import OPTIONS, copy_rows, loop, rows
-from streamkern.cpu.gemm import _INDEX, VECTORS, WIDTH, inner_loop, pack_rows
+from streamkern.cpu.gemm import _INDEX, VECTORS, WIDTH, address, inner_loop, pack_rows, repeated
 from streamkern.types import Array
 
 TILE = 128
@@ -76,15 +76,14 @@ def _solve(typingctx: Any, A: Any, row: Any, U: Any, like: Any) -> Any:
     size = like.bitwidth // 8
     number: Any = ir.FloatType() if size == 4 else ir.DoubleType()
     count = CACHE_LINE // size
-    vector, place = ir.VectorType(number, count), ir.IntType(32)
-    undefined = ir.Constant(vector, ir.Undefined)
+    vector = ir.VectorType(number, count)
 
     def transposed(builder: Any, columns: list[Any]) -> list[Any]:
         found = list(columns)
         for step in (1 << k for k in reversed(range(count.bit_length() - 1))):
             low = [lane if not lane & step else count + lane - step for lane in range(count)]
             high = [lane + step if not lane & step else count + lane for lane in range(count)]
-            masks = [ir.Constant(ir.VectorType(place, count), lanes) for lanes in (low, high)]
+            masks = [ir.Constant(ir.VectorType(ir.IntType(32), count), lanes) for lanes in (low, high)]
             for i in range(len(found)):
                 if not i & step:
                     one, other = found[i], found[i + step]
@@ -97,24 +96,21 @@ def _solve(typingctx: Any, A: Any, row: Any, U: Any, like: Any) -> Any:
             builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{count}f{8 * size}"
         )
 
-        def at(base: Any, offset: Any, kind: Any) -> Any:
-            return builder.inttoptr(builder.add(base, builder.mul(offset, _INDEX(size))), kind.as_pointer())
-
         def of_row(i: int, block: int) -> Any:
-            return at(A, builder.add(builder.mul(_INDEX(i), row), _INDEX(block * count)), vector)
+            offset = builder.add(builder.mul(_INDEX(i), row), _INDEX(block * count))
+            return address(builder, A, offset, size, vector)
 
-        def repeated(i: int, j: int) -> Any:
-            one = builder.insert_element(undefined, builder.load(at(U, _INDEX(i * STEP + j), number)), place(0))
-            return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(place, count), [0] * count))
+        def of_factor(i: int, j: int) -> Any:
+            return repeated(builder, builder.load(address(builder, U, _INDEX(i * STEP + j), size, number)), count)
 
         blocks = range(STEP // count)
         X = [builder.load(of_row(i, block), align=size) for block in blocks for i in range(count)]
         X = transposed(builder, X)
         for k in range(STEP):
-            X[k] = builder.fmul(X[k], repeated(k, k))
+            X[k] = builder.fmul(X[k], of_factor(k, k))
             negative = builder.fsub(ir.Constant(vector, [-0.0] * count), X[k])
             for j in range(k + 1, STEP):
-                X[j] = builder.call(fma, [repeated(k, j), negative, X[j]])
+                X[j] = builder.call(fma, [of_factor(k, j), negative, X[j]])
         X = transposed(builder, X)
         for block in blocks:
             for i in range(count):
@@ -144,6 +140,12 @@ def _divide(A: Any, U: Any) -> None:
             copy_rows(edge[:here, :m], A[r : r + here])
 
 
+def _signature(dtype: Any) -> Any:
+    packed = [types.Array(dtype, dimensions, "C") for dimensions in (3, 4, 3)]
+    return types.boolean(rows(dtype), types.int64, types.int64, types.int64, *packed)
+
+
+@loop(_signature, types.float32, types.float64)
 def _block(A: Any, k: Any, begin: Any, end: Any, left: Any, before: Any, uppers: Any) -> Any:
     """Compute ``TILE`` columns from k on, of rows from ``begin`` to ``end``, given all columns before.
 
@@ -175,14 +177,6 @@ def _block(A: Any, k: Any, begin: Any, end: Any, left: Any, before: Any, uppers:
     return True
 
 
-def _signature(dtype: Any) -> Any:
-    packed = [types.Array(dtype, dimensions, "C") for dimensions in (3, 4, 3)]
-    return types.boolean(rows(dtype), types.int64, types.int64, types.int64, *packed)
-
-
-_factor_block = loop(_signature, types.float32, types.float64)(_block)
-
-
 def is_factored_here(A: Array) -> bool:
     """Return True if the loops here are faster than LAPACK's: with fused multiply-adds, of float64 the widest ones."""
     return bool(VECTORS) and (A.dtype == np.float32 or (VECTORS > 1 and A.dtype == np.float64))
@@ -200,7 +194,7 @@ def cholesky_factor(A: Array, parallel: Callable[[Callable[[Any], Any], Iterable
         left = aligned((-(-(stop - k) // width), k, width), A.dtype)
         before = aligned((steps, STEP // _WIDTH, TILE, _WIDTH), A.dtype)
         uppers = np.empty((steps, STEP, STEP), A.dtype)
-        return (left, before, uppers) if _factor_block(A, k, k, stop, left, before, uppers) else None
+        return (left, before, uppers) if _block(A, k, k, stop, left, before, uppers) else None
 
     found = block(0)
     task = 4 * TILE  # rows of a task below a block
@@ -209,7 +203,7 @@ def cholesky_factor(A: Array, parallel: Callable[[Callable[[Any], Any], Iterable
             return False
 
         def below(part: slice, k: int = k, found: Any = found) -> Any:
-            _factor_block(A, k - TILE, part.start, part.stop, *found)
+            _block(A, k - TILE, part.start, part.stop, *found)
             return block(k) if part.start == k else None
 
         cuts = [slice(k, min(k + TILE, n))] if k < n else []

@@ -68,9 +68,7 @@ def missing_loops(level: str, root: Path = CODE_ROOT) -> list[tuple[str, str]]:
     return [(name, dtype) for name, dtype in default_loops() if not (folder / f"{name}-{dtype}").exists()]
 
 
-def compile_ahead(
-    level: str, root: Path = CODE_ROOT, *, program: Sequence[str] | None = None, workers: int = WORKERS
-) -> str | None:
+def compile_ahead(level: str, root: Path = CODE_ROOT, *, program: Sequence[str] | None = None) -> str | None:
     """Compile what is missing for a level of x86-64 to files under ``root``; return None, or why it failed.
 
     ``program`` are the words of a command that calls ``compile_claimed`` with further words, ``PROGRAM`` by default.
@@ -79,7 +77,7 @@ def compile_ahead(
         claims = Path(name)
         # New processes, because Numba reads its variables when it is imported.
         children = []
-        for worker in range(min(workers, len(missing_loops(level, root)))):
+        for worker in range(min(WORKERS, len(missing_loops(level, root)))):
             with (claims / f"log-{worker}").open("wb") as log:
                 command = [*(program or PROGRAM), level, str(root), name, FIRST[worker % len(FIRST)]]
                 environment = os.environ | level_environment(level)

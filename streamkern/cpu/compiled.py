@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numba
 import numpy as np
@@ -123,8 +123,7 @@ class Loop:
         dispatcher.disable_compile()
         for overload in dispatcher.overloads.values():
             overload.library._shared_module = None  # bitcode for callers among compiled functions: they call ``inside``
-        found: Callable[..., Any] = dispatcher
-        return found
+        return cast("Callable[..., Any]", dispatcher)
 
     def _written(self, dtype: np.dtype[Any]) -> Callable[..., Any] | None:
         """Compile to the user's cache, one process at a time; None if it cannot be written."""
@@ -143,8 +142,7 @@ class Loop:
     def _kept_in_memory(self, signature: Any) -> Callable[..., Any]:
         _announce(can_be_cached=False)
         self.inside.compile(signature)
-        found: Callable[..., Any] = self.inside
-        return found
+        return cast("Callable[..., Any]", self.inside)
 
 
 def loop(signature: Callable[[Any], Any], *dtypes: Any) -> Callable[[Callable[..., Any]], Loop]:

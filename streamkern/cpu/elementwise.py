@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy import ascontiguousarray as contiguous
 from numpy.typing import ArrayLike, NDArray
 
 from streamkern.cpu import columns, fused_predict, kernel_gradients, leaf_routing, loops, manhattan
@@ -51,7 +52,7 @@ class CompiledLoops(Loops):
             return
         source = _gatherable(raw)
         if source is not None:
-            loops.assemble(source, _contiguous(index, np.int64), out, _spread(scale, d), _spread(offset, d))
+            loops.assemble(source, contiguous(index, np.int64), out, _spread(scale, d), _spread(offset, d))
             return
         out[...] = raw[index]
         out *= _spread(scale, d)
@@ -78,8 +79,8 @@ class CompiledLoops(Loops):
             source, index, scale, offset = out, np.arange(n), 1, -0.0
         low, high = seed_words(seed)
         loops.assemble_noisy(
-            source, _contiguous(index, np.int64), out, _spread(scale, d), _spread(offset, d),
-            _contiguous(row_ids, np.int64), _contiguous(np.broadcast_to(np.asarray(copies), (n,)), np.int64), low,
+            source, contiguous(index, np.int64), out, _spread(scale, d), _spread(offset, d),
+            contiguous(row_ids, np.int64), contiguous(np.broadcast_to(np.asarray(copies), (n,)), np.int64), low,
             high, sigma,
         )  # fmt: skip
 
@@ -103,18 +104,18 @@ class CompiledLoops(Loops):
         self, X: Array, at: IntArray, directions: Array, cuts: Array, children: IntArray
     ) -> tuple[IntArray, IntArray]:
         spans = np.empty((len(cuts) + 1, 2), dtype=np.int64)
-        return spans, leaf_routing.assign(_floats(X), _contiguous(at, np.int64), directions, cuts, children, spans)
+        return spans, leaf_routing.assign(_floats(X), contiguous(at, np.int64), directions, cuts, children, spans)
 
     def moments(self, X: Array, w: Array | None, pivot: Array) -> tuple[Array, Array, Array, Array]:
-        d, weights = X.shape[1], np.ones(len(X)) if w is None else _contiguous(w, np.float64)
+        d, weights = X.shape[1], np.ones(len(X)) if w is None else contiguous(w, np.float64)
         found = np.full(d, np.inf), np.full(d, -np.inf), np.zeros(d), np.zeros(d)
-        columns.moments(_dense_rows(_floats(X)), weights, _contiguous(pivot, np.float64), *found)
+        columns.moments(_dense_rows(_floats(X)), weights, contiguous(pivot, np.float64), *found)
         return found
 
     def project(self, X: Array, direction: Array, rows: IntArray | None = None) -> Array:
-        at = np.arange(len(X)) if rows is None else _contiguous(rows, np.int64)
+        at = np.arange(len(X)) if rows is None else contiguous(rows, np.int64)
         out = np.empty(len(at))
-        leaf_routing.project(_floats(X), at, _contiguous(direction, np.float64), out)
+        leaf_routing.project(_floats(X), at, contiguous(direction, np.float64), out)
         return out
 
     def row_norms(self, X: Array) -> Array:
@@ -142,7 +143,7 @@ class CompiledLoops(Loops):
         check_tile(S, x_norms, z_norms)
         code, numbers, ready = _radial_numbers(kind, params, S.dtype)
         numbers[3] = near if ready else near**2
-        norms = (_contiguous(v, S.dtype) for v in (x_norms, z_norms))
+        norms = (contiguous(v, S.dtype) for v in (x_norms, z_norms))
         kernel_gradients.radial_slopes(S, dense(V, S.dtype), *norms, code, numbers, ready)
 
     def manhattan_products(self, X: Array, packed: Array, out: Array, kind: str, params: Mapping[str, float]) -> None:
@@ -155,7 +156,7 @@ class CompiledLoops(Loops):
     ) -> None:
         check_tile(S, x_norms, z_norms)
         code, numbers, ready = _radial_numbers(kind, params, S.dtype)
-        loops.radial(S, _contiguous(x_norms, S.dtype), _contiguous(z_norms, S.dtype), code, numbers, ready)
+        loops.radial(S, contiguous(x_norms, S.dtype), contiguous(z_norms, S.dtype), code, numbers, ready)
         if not isinstance(kind, str):
             S[...] = kind(S)
 
@@ -177,7 +178,7 @@ class CompiledLoops(Loops):
         """Write a radial kernel to ``out`` (b, p), from ``pack``'s panels, with the bits of ``radial``."""
         check_tile(out, x_norms, z_norms)
         code, numbers, _ = _radial_numbers(kind, params, out.dtype)
-        norms = (_contiguous(norms, out.dtype) for norms in (x_norms, z_norms))
+        norms = (contiguous(norms, out.dtype) for norms in (x_norms, z_norms))
         loops.radial_products(dense(X, out.dtype), packed, out, *norms, code, numbers)
 
     def radial_outputs(
@@ -195,7 +196,7 @@ class CompiledLoops(Loops):
                 expected="rows and centers of one width, a norm for each, and a row of weights for each center",
             )
         code, numbers, _ = _radial_numbers(kind, params, X.dtype)
-        norms = (_contiguous(norms, X.dtype) for norms in (x_norms, z_norms))
+        norms = (contiguous(norms, X.dtype) for norms in (x_norms, z_norms))
         out = np.empty((len(X), W.shape[1]), X.dtype)
         tile = aligned_rows(min(len(X), fused_predict.ROWS), fused_predict.COLUMNS, X.dtype)
         fused_predict.radial_outputs(dense(X, X.dtype), packed, *norms, code, numbers, laid_out(W).T, tile, out)
@@ -207,14 +208,14 @@ class CompiledLoops(Loops):
         with np.errstate(divide="ignore"):
             inverses = [np.where(n > 0, 1 / np.sqrt(n), 0) for n in (x_norms, z_norms)]
         vectors = [
-            _contiguous(v, S.dtype) for v in (*inverses, *(magnitudes(kind, depth, n) for n in (x_norms, z_norms)))
+            contiguous(v, S.dtype) for v in (*inverses, *(magnitudes(kind, depth, n) for n in (x_norms, z_norms)))
         ]
         loops.angular(S, *vectors, ANGULAR_KINDS.index(kind), depth)
 
     def cosines(self, S: Array, phases: Array, scale: float) -> None:
         check_phases(S, phases)
         check_written(S, np.float32, np.float64)
-        loops.cosines(S, _contiguous(phases, S.dtype), scale)
+        loops.cosines(S, contiguous(phases, S.dtype), scale)
 
 
 def _radial_numbers(kind: str | Profile, params: Mapping[str, float], dtype: Any) -> tuple[int, Array, bool]:
@@ -225,22 +226,18 @@ def _radial_numbers(kind: str | Profile, params: Mapping[str, float], dtype: Any
     return code, loops.radial_numbers(code, coefficients, np.dtype(dtype)), ready
 
 
-def _contiguous(vector: Array, dtype: Any) -> Array:
-    return np.ascontiguousarray(vector, dtype=dtype)
-
-
 def _spread(value: ArrayLike, d: int, dtype: Any = np.float32) -> Array:
-    return np.ascontiguousarray(np.broadcast_to(np.asarray(value, dtype=dtype), (d,)))
+    return contiguous(np.broadcast_to(np.asarray(value, dtype=dtype), (d,)))
 
 
 def _assemble_wide(raw: Array, index: IntArray, out: Array, scale: Array, offset: Array) -> None:
     if raw.dtype == np.float64 and has_dense_rows(raw):
-        loops.assemble_wide(raw, _contiguous(index, np.int64), out, scale, offset)
+        loops.assemble_wide(raw, contiguous(index, np.int64), out, scale, offset)
         return
     wide_rows = 256  # rows of integers that are copied to float64 at once
     for start in range(0, len(index), wide_rows):
         part = slice(start, start + wide_rows)
-        rows = np.ascontiguousarray(raw[index[part]], dtype=np.float64)
+        rows = contiguous(raw[index[part]], dtype=np.float64)
         loops.assemble_wide(rows, np.arange(len(rows)), out[part], scale, offset)
 
 
@@ -249,7 +246,7 @@ def _floats(X: Array) -> Array:
 
 
 def _dense_rows(X: Array) -> Array:
-    return X if has_dense_rows(X) else np.ascontiguousarray(X)
+    return X if has_dense_rows(X) else contiguous(X)
 
 
 def _gatherable(raw: Array) -> Array | None:

@@ -53,6 +53,18 @@ WIDTH = 4 * LANES if _WIDE else LANES
 """Columns of a packed panel of float32; of float64 half as many."""
 
 
+def address(builder: Any, base: Any, offset: Any, size: int, kind: Any) -> Any:
+    """Return a pointer to a value of an LLVM type, some numbers of ``size`` bytes behind an address."""
+    return builder.inttoptr(builder.add(base, builder.mul(offset, _INDEX(size))), kind.as_pointer())
+
+
+def repeated(builder: Any, number: Any, count: int) -> Any:
+    """Return a vector with a number in each of its lanes."""
+    undefined = ir.Constant(ir.VectorType(number.type, count), ir.Undefined)
+    lanes = ir.Constant(ir.VectorType(ir.IntType(32), count), [0] * count)
+    return builder.shuffle_vector(builder.insert_element(undefined, number, ir.IntType(32)(0)), undefined, lanes)
+
+
 def _fused(builder: Any, fma: Callable[..., Any], left: Any, right: Any, total: Any, third: Any) -> Any:
     return fma(left, right, total)
 
@@ -69,7 +81,7 @@ def panel(V: int, function: str = "llvm.fma", combine: Callable[..., Any] = _fus
     Its first argument is an array whose dtype is that of the matrices; others are addresses, and strides in numbers.
 
     ``combine`` (builder, ``function`` of LLVM, left, right, sum, third) emits the sum with a term added. A ``third``
-    factor has the shape of C, with address and row stride as last arguments.
+    factor has the shape of C, with address and row stride as last arguments, which are 0 without it.
     """
 
     def rows_at_once(builder: Any, size: int, M: int, i: Any, args: Any) -> None:
@@ -77,20 +89,15 @@ def panel(V: int, function: str = "llvm.fma", combine: Callable[..., Any] = _fus
         number: Any = ir.FloatType() if size == _SIZE else ir.DoubleType()
         count = _BYTES // size
         vector = ir.VectorType(number, count)
-        lanes = ir.Constant(ir.VectorType(ir.IntType(32), count), [0] * count)
-        undefined = ir.Constant(vector, ir.Undefined)
         name = f"{function}.v{count}f{8 * size}"
 
         def called(*operands: Any) -> Any:
             kind = ir.FunctionType(vector, [vector] * len(operands))
             return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), operands)
 
-        def at(base: Any, offset: Any, kind: Any) -> Any:
-            address = builder.add(base, builder.mul(offset, _INDEX(size)))
-            return builder.inttoptr(address, kind.as_pointer())
-
         def cell(m: int, v: int, base: Any, row: Any) -> Any:
-            return at(base, builder.add(builder.mul(builder.add(i, _INDEX(m)), row), _INDEX(v * count)), vector)
+            offset = builder.add(builder.mul(builder.add(i, _INDEX(m)), row), _INDEX(v * count))
+            return address(builder, base, offset, size, vector)
 
         sums = [[cgutils.alloca_once(builder, vector) for _ in range(V)] for _ in range(M)]
         for row in sums:
@@ -99,16 +106,12 @@ def panel(V: int, function: str = "llvm.fma", combine: Callable[..., Any] = _fus
         held = [[builder.load(cell(m, v, *more), align=size) if third else None for v in range(V)] for m in range(M)]
         with cgutils.for_range(builder, depth) as step:
             k = step.index
-            right = [
-                builder.load(at(B, builder.add(builder.mul(k, b_term), _INDEX(v * count)), vector), align=size)
-                for v in range(V)
-            ]
+            term = builder.mul(k, b_term)
+            places = [address(builder, B, builder.add(term, _INDEX(v * count)), size, vector) for v in range(V)]
+            right = [builder.load(place, align=size) for place in places]
             for m, row in enumerate(sums):
                 offset = builder.add(k, builder.mul(builder.add(i, _INDEX(m)), a_row))
-                one = builder.insert_element(
-                    undefined, builder.load(at(A, offset, number), align=size), ir.IntType(32)(0)
-                )
-                left = builder.shuffle_vector(one, undefined, lanes)
+                left = repeated(builder, builder.load(address(builder, A, offset, size, number), align=size), count)
                 for total, values, factor in zip(row, right, held[m], strict=True):
                     builder.store(combine(builder, called, left, values, builder.load(total), factor), total)
         first = builder.icmp_signed("!=", fresh, _INDEX(0))
@@ -134,18 +137,11 @@ def panel(V: int, function: str = "llvm.fma", combine: Callable[..., Any] = _fus
     @intrinsic
     def kernel(
         typingctx: Any, like: Any, C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth: Any, fresh: Any,
-        n: Any,
-    ) -> Any:  # fmt: skip
-        return types.void(like, *[types.int64] * 9), generate
-
-    @intrinsic
-    def kernel_of_three(
-        typingctx: Any, like: Any, C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth: Any, fresh: Any,
         n: Any, X: Any, x_row: Any,
     ) -> Any:  # fmt: skip
         return types.void(like, *[types.int64] * 11), generate
 
-    return kernel_of_three if third else kernel
+    return kernel
 
 
 _one, _two, _four = panel(1), panel(2), panel(4)
@@ -157,11 +153,11 @@ def _rows(
     like: Any, C: Any, c_row: Any, A: Any, a_row: Any, B: Any, b_term: Any, depth: Any, fresh: Any, n: Any, V: Any
 ) -> None:
     if _WIDE and V == 4:  # panels of narrow vectors have one
-        _four(like, C, c_row, A, a_row, B, b_term, depth, fresh, n)
+        _four(like, C, c_row, A, a_row, B, b_term, depth, fresh, n, 0, 0)
     elif _WIDE and V == 2:
-        _two(like, C, c_row, A, a_row, B, b_term, depth, fresh, n)
+        _two(like, C, c_row, A, a_row, B, b_term, depth, fresh, n, 0, 0)
     else:
-        _one(like, C, c_row, A, a_row, B, b_term, depth, fresh, n)
+        _one(like, C, c_row, A, a_row, B, b_term, depth, fresh, n, 0, 0)
 
 
 _f32 = types.float32

@@ -20,7 +20,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from streamkern.cpu.compiled import OPTIONS, loop, rows
-from streamkern.cpu.gemm import _INDEX, _SIZE, _WIDE, LANES, VECTORS, Factor, add_product
+from streamkern.cpu.gemm import _INDEX, _SIZE, _WIDE, LANES, VECTORS, Factor, add_product, address, repeated
 from streamkern.engine.elementwise import has_dense_rows
 from streamkern.types import Array
 
@@ -37,13 +37,11 @@ _f32, _i16 = types.float32, types.int16
 
 
 def _at(builder: Any, base: Any, offset: Any, kind: Any) -> Any:
-    address = builder.add(base, builder.mul(offset, _INDEX(_SIZE)))
-    return builder.load(builder.inttoptr(address, kind.as_pointer()), align=_SIZE)
+    return builder.load(address(builder, base, offset, _SIZE, kind), align=_SIZE)
 
 
-def _store(builder: Any, value: Any, base: Any, offset: Any, kind: Any) -> None:
-    address = builder.add(base, builder.mul(offset, _INDEX(_SIZE)))
-    builder.store(value, builder.inttoptr(address, kind.as_pointer()), align=_SIZE)
+def _store(builder: Any, value: Any, base: Any, offset: Any) -> None:
+    builder.store(value, address(builder, base, offset, _SIZE, value.type), align=_SIZE)
 
 
 def _fma(builder: Any) -> Any:
@@ -79,10 +77,8 @@ def _floats(builder: Any, A: Any, offset: Any) -> Any:
 
 
 def _integers(builder: Any, A: Any, offset: Any) -> Any:
-    address = builder.add(A, builder.mul(offset, _INDEX(2)))
     integers = ir.VectorType(ir.IntType(16), LANES)
-    read = builder.load(builder.inttoptr(address, integers.as_pointer()), align=2)
-    return builder.sitofp(read, _VECTOR)
+    return builder.sitofp(builder.load(address(builder, A, offset, 2, integers), align=2), _VECTOR)
 
 
 def _across(M: int) -> Any:
@@ -111,10 +107,7 @@ def _across(M: int) -> Any:
         for row, there in zip(sums, places, strict=True):
             for total, place in zip(row, there, strict=True):
                 value = builder.load(total)
-                if held:
-                    _store(builder, value, T, place, _VECTOR)
-                else:
-                    _store(builder, _total(builder, value), T, place, _NUMBER)
+                _store(builder, value if held else _total(builder, value), T, place)
 
     return _kernel(body)
 
@@ -126,7 +119,6 @@ def _down(V: int) -> Any:
         builder: Any, C: int, read: Any, held: bool, G: Any, g_row: Any, A: Any, a_row: Any, R: Any, r_row: Any, n: Any
     ) -> None:
         fma, sums = _fma(builder), _zeros(builder, C, V)
-        lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
         places = [[builder.add(builder.mul(_INDEX(c), g_row), _INDEX(v * LANES)) for v in range(V)] for c in range(C)]
         for row, there in zip(sums, places, strict=True):
             for total, place in zip(row, there, strict=True):
@@ -136,13 +128,12 @@ def _down(V: int) -> Any:
             left = [read(builder, A, builder.add(begin, _INDEX(v * LANES))) for v in range(V)]
             for c, row in enumerate(sums):
                 number = _at(builder, R, builder.add(builder.mul(step.index, r_row), _INDEX(c)), _NUMBER)
-                one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), number, ir.IntType(32)(0))
-                right = builder.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), lanes)
+                right = repeated(builder, number, LANES)
                 for total, values in zip(row, left, strict=True):
                     builder.store(builder.call(fma, [values, right, builder.load(total)]), total)
         for row, there in zip(sums, places, strict=True):
             for total, place in zip(row, there, strict=True):
-                _store(builder, builder.load(total), G, place, _VECTOR)
+                _store(builder, builder.load(total), G, place)
 
     return _kernel(body)
 
@@ -226,6 +217,7 @@ def add_rest(A: Any, W: Any, sums: Any, out: Any) -> None:
             out[i, j] = total
 
 
+@loop(_signature, _f32, _i16)
 def _times(A: Any, W: Any, out: Any) -> None:
     """Write A Wᵀ to ``out`` (n, c), for A (n, p) and W (c, p)."""
     add_terms(A, W, out)
@@ -239,6 +231,7 @@ def _times(A: Any, W: Any, out: Any) -> None:
                 out[i, j] = total
 
 
+@loop(_signature, _f32, _i16)
 def _add_transposed(A: Any, R: Any, out: Any) -> None:
     """Add Rᵀ A to ``out`` (c, p), for A (n, p) and R (n, c)."""
     n, p = A.shape
@@ -266,9 +259,6 @@ def _add_transposed(A: Any, R: Any, out: Any) -> None:
             for j in range(c):
                 for k in range(whole, p):
                     out[j, k] += A[m, k] * R[m, j]
-
-
-_times_all, _add_transposed_all = (loop(_signature, _f32, _i16)(each) for each in (_times, _add_transposed))
 
 
 def prepared(W: Array) -> Array | Factor:
@@ -314,7 +304,7 @@ def times(A: Array, W: Array | Factor) -> Array:
                 out[:, j] += np.vecdot(A[:, part], np.ascontiguousarray(W[part, j]))
     elif _compiled(A, W.T):
         out = np.empty((len(A), W.shape[1]), np.float32)
-        _times_all(A, W.T, out)
+        _times(A, W.T, out)
     elif A.dtype == np.float32 and _compiled(A, W) and not W.shape[1] % LANES:
         out = np.zeros((len(A), W.shape[1]), np.float32)
         add_product(A, W, out)
@@ -326,7 +316,7 @@ def times(A: Array, W: Array | Factor) -> Array:
 def add_transposed(A: Array, R: Array, out: Array) -> None:
     """Add Aᵀ R to ``out`` (p, c), made by ``room``, for a panel A (n, p) and R (n, c)."""
     if _compiled(A, R) and _compiled(A, out.T):
-        _add_transposed_all(A, R, out.T)
+        _add_transposed(A, R, out.T)
     else:
         out += A.T @ R
 

@@ -7,13 +7,14 @@ memory. Panels beyond the lead are computed in the same way.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from streamkern.cpu import lapack
 from streamkern.cpu.gemm import Factor
 from streamkern.cpu.gemv import add_transposed, laid_out, room, times
+from streamkern.cpu.linear_algebra import inverse_lower, lower_factor
 from streamkern.engine.base import SLAB, SUMS, Centered, Map
 from streamkern.engine.packed_triangle import cuts
 from streamkern.engine.quantised_factor import PANEL, PackedFactor, padded, quantised
@@ -63,30 +64,22 @@ def packed_factor(engine: Any, expansion: Centered, shift: float, lead: int) -> 
 
 def _in_place(store: Array, W: list[Array]) -> tuple[list[Array], list[Array]]:
     """Write integers of each panel to ``store``, of which W are views; return them, and scales."""
-    integers, end, scales = store.view(np.int16), 0, list[Array]()
-    shapes = []
+    integers, ends, shapes, scales = store.view(np.int16), [0], [], list[Array]()
     for panel in W:
         numbers, scale = quantised(panel)
-        integers[end : end + numbers.size] = numbers.ravel()  # never reaches a panel still to be read
-        end += numbers.size
+        ends.append(ends[-1] + numbers.size)
+        integers[ends[-2] : ends[-1]] = numbers.ravel()  # never reaches a panel still to be read
         shapes.append(numbers.shape)
         scales.append(scale)
     del integers
     W.clear()
-    store.resize(-(-end // 2), refcheck=False)  # release the rest of the memory
-    found, first = list[Array](), 0
-    for shape in shapes:
-        found.append(store.view(np.int16)[first : first + shape[0] * shape[1]].reshape(shape))
-        first += shape[0] * shape[1]
-    return found, scales
+    store.resize(-(-ends[-1] // 2), refcheck=False)  # release the rest of the memory
+    places = zip(pairwise(ends), shapes, strict=True)
+    return [store.view(np.int16)[a:b].reshape(shape) for (a, b), shape in places], scales
 
 
 def _inverse_lower(S: Array) -> Array:
-    try:
-        L = lapack.potrf(S)
-    except np.linalg.LinAlgError as error:
-        raise not_positive() from error
-    inverse = lapack.trtrs(L, np.eye(len(L)), lower=True).astype(np.float32)
+    inverse = inverse_lower(lower_factor(S)).astype(np.float32)
     if not np.isfinite(inverse).all():
         raise not_positive()
     return inverse

@@ -6,7 +6,7 @@ A threaded LAPACK splits its sums by the number of threads. Here tiles are fixed
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -77,10 +77,10 @@ class TiledAlgebra(Engine):
             out[:, columns] = first
         return out
 
-    def mirror(self, A: Array, tile: int = TILE) -> Array:
+    def mirror(self, A: Array) -> Array:
         """Copy by tiles, because writing columns is slow."""
-        tiles = cuts(len(A), tile)
-        above = np.triu(np.ones((min(tile, len(A)),) * 2, dtype=bool), 1)
+        tiles = cuts(len(A))
+        above = np.triu(np.ones((min(TILE, len(A)),) * 2, dtype=bool), 1)
 
         def part(i: int) -> None:
             rows = tiles[i]
@@ -95,17 +95,17 @@ class TiledAlgebra(Engine):
     def cholesky(self, A: Array) -> Array:
         return cholesky(A, self.parallel)
 
-    def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False, tile: int = TILE) -> Array:
+    def triangular_solve(self, R: Array, B: Array, *, lower: bool, transposed: bool = False) -> Array:
         """Solve a tile of columns in each task; R's other triangle is not read."""
         solve = partial(lapack.trtrs, lower=lower, transposed=transposed)
-        if B.ndim == 1 or B.shape[1] <= tile:
+        if B.ndim == 1 or B.shape[1] <= TILE:
             return solve(R, B)
         R, out = R.astype(np.result_type(R, B), copy=False), np.empty(B.shape, np.result_type(R, B), order="F")
 
         def part(columns: slice) -> None:
             out[:, columns] = solve(R, B[:, columns])
 
-        self.parallel(part, cuts(B.shape[1], tile))
+        self.parallel(part, cuts(B.shape[1]))
         return out
 
     def inverse_factor(self, A: Array, dtype: Any, tile: int = TILE) -> Array:
@@ -123,8 +123,7 @@ class TiledAlgebra(Engine):
             rows[i * p + i + 1 : (i + 1) * p] = 0
         del rows
         A.resize(-(-p * p * dtype.itemsize // 8), refcheck=False)  # release the rest of the memory
-        W: Array = A.view(dtype)[: p * p].reshape(p, p)
-        return W
+        return cast(Array, A.view(dtype)[: p * p].reshape(p, p))
 
 
 def cholesky(A: Array, parallel: Map, tile: int = TILE) -> Array:
@@ -148,14 +147,11 @@ def tiled_cholesky(A: Array, parallel: Map, tile: int = TILE) -> Array:
                 left.product(A[rows, : K.start], A[rows, K], add=True)
 
         update(K)
-        try:
-            A[K, K] = lapack.potrf(A[K, K])
-        except np.linalg.LinAlgError as error:
-            raise not_positive() from error
+        A[K, K] = lower_factor(A[K, K])
         A[K, K.stop :] = 0.0
         if K.stop == len(A):
             break
-        right = Factor(_inverse(A[K, K]))
+        right = Factor(inverse_lower(A[K, K]))
 
         def panel(rows: slice, K: slice = K, update: Any = update, right: Factor = right) -> None:
             update(rows)
@@ -165,7 +161,16 @@ def tiled_cholesky(A: Array, parallel: Map, tile: int = TILE) -> Array:
     return A
 
 
-def _inverse(L: Array) -> Array:
+def lower_factor(S: Array) -> Array:
+    """Return LAPACK's lower factor of S, in one thread; or ``NumericalError``."""
+    try:
+        return lapack.potrf(S)
+    except np.linalg.LinAlgError as error:
+        raise not_positive() from error
+
+
+def inverse_lower(L: Array) -> Array:
+    """Return the inverse of a lower factor, in one thread."""
     return lapack.trtrs(L, np.eye(len(L), dtype=L.dtype), lower=True)
 
 
@@ -184,13 +189,10 @@ def _invert_lower(A: Array, tiles: list[slice], parallel: Map) -> None:
             rights[i].product(-total.T, W[J, I])
             done.append(Factor(W[J, I]))
 
-    inverses = parallel(lambda K: _inverse(A[K, K]), tiles)
+    inverses = parallel(lambda K: inverse_lower(A[K, K]), tiles)
     rights = parallel(Factor, inverses)
     parallel(column, range(len(tiles)))
     for K, inverse in zip(tiles, inverses, strict=True):
         A[K, K] = inverse
-    parallel(lambda pair: np.copyto(A[pair[0], pair[1]], A[pair[1], pair[0]].T), _strict_lower(tiles))
-
-
-def _strict_lower(tiles: list[slice]) -> list[tuple[slice, slice]]:
-    return [(rows, cols) for i, rows in enumerate(tiles) for cols in tiles[:i]]
+    below = [(rows, cols) for i, rows in enumerate(tiles) for cols in tiles[:i]]
+    parallel(lambda pair: np.copyto(A[pair], A[pair[::-1]].T), below)

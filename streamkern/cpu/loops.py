@@ -80,6 +80,19 @@ def widest(typingctx: Any) -> Any:
     return types.void(), generate
 
 
+def _by_precision(single: Any, double: Any) -> Any:
+    """Return the function, for compiled code, that is ``single`` of float32 numbers and ``double`` of float64."""
+
+    def function(*numbers: Any) -> Any: ...
+
+    @overload(function, strict=False)
+    def choose(*numbers: Any) -> Any:
+        chosen = single if numbers[0] == types.float32 else double
+        return lambda *numbers: chosen(*numbers)
+
+    return function
+
+
 # ----------------------------------------------------------------------------------------- float32 functions on bits
 
 # Minimax fits (Lawson's iteration on the extrema of Chebyshev polynomials), each in the variable and on the interval
@@ -372,22 +385,9 @@ _LAPLACE, _GAUSSIAN, _CAUCHY, _EXPONENTIAL_POWER = (
 )
 
 
-def _exp(x: Any) -> Any:
-    """Return the exponential of ``x <= 0`` in the precision of x; 0 if it would be subnormal."""
-
-
-@overload(_exp, strict=False)
-def _overload_exp(x: Any) -> Any:
-    return (lambda x: exp32(x)) if x == types.float32 else (lambda x: exp64(x))
-
-
-def _decay(t: Any) -> Any:
-    """Return 2**-t for a float32 ``t >= 0``, exp(−t) for a float64; see ``radial_numbers``."""
-
-
-@overload(_decay, strict=False)
-def _overload_decay(t: Any) -> Any:
-    return (lambda t: halvings32(t)) if t == types.float32 else (lambda t: exp64(-t))
+_exp = _by_precision(exp32, exp64)
+_decay = _by_precision(halvings32, numba.njit(**OPTIONS)(lambda t: exp64(-t)))  # see ``radial_numbers``
+_power = _by_precision(power32, numba.njit(**OPTIONS)(lambda x, y: x**y))
 
 
 def radial_numbers(kind: int, coefficients: tuple[float, float, float], dtype: Any) -> Any:
@@ -397,17 +397,6 @@ def radial_numbers(kind: int, coefficients: tuple[float, float, float], dtype: A
     if dtype == np.float32 and kind in (_LAPLACE, _GAUSSIAN):
         base = 1 / math.log(2) ** (2 if kind == _LAPLACE else 1)
     return np.array((a, b, c, coincident(dtype), a * base), dtype)
-
-
-def _power(x: Any, y: Any) -> Any:
-    """Return x**y for ``x >= 0`` and 0 < y <= 1, in the precision of x."""
-
-
-@overload(_power, strict=False)
-def _overload_power(x: Any, y: Any) -> Any:
-    if x == types.float32:
-        return lambda x, y: power32(x, y)
-    return lambda x, y: x**y
 
 
 @loop(
@@ -478,21 +467,6 @@ def radial_products(X: Any, packed: Any, out: Any, x_norms: Any, z_norms: Any, k
 _ARCCOS_0, _ARCCOS_1, _ARCCOS_2, _NTK = range(len(ANGULAR_KINDS))
 
 
-def _acos(x: Any) -> Any:
-    """Return the arc cosine in the precision of x."""
-
-
-@overload(_acos, strict=False)
-def _overload_acos(x: Any) -> Any:
-    if x == types.float32:
-        return lambda x: acos32(x)
-    return lambda x: math.acos(x)
-
-
-def _cosine(turns: Any) -> Any:
-    """Return the cosine of an angle in turns, in its precision."""
-
-
 @numba.njit(**OPTIONS)
 def _cosine32(turns: Any) -> Any:
     quarters = turns * f32(4)
@@ -503,11 +477,13 @@ def _cosine32(turns: Any) -> Any:
     return of_bits(u32(bits_of(value) ^ (u32(u32(quarter + u32(1)) << u32(30)) & u32(0x80000000))))
 
 
-@overload(_cosine, strict=False)
-def _overload_cosine(turns: Any) -> Any:
-    if turns == types.float32:
-        return lambda turns: _cosine32(turns)
-    return lambda turns: math.cos(2 * math.pi * (turns - np.rint(turns)))
+@numba.njit(**OPTIONS)
+def _cosine64(turns: Any) -> Any:
+    return math.cos(2 * math.pi * (turns - np.rint(turns)))
+
+
+_acos = _by_precision(acos32, numba.njit(**OPTIONS)(lambda x: math.acos(x)))
+_cosine = _by_precision(_cosine32, _cosine64)
 
 
 @loop(

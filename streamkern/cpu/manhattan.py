@@ -44,7 +44,7 @@ def _tile(X: Any, packed: Any, first: Any, out: Any) -> None:
         for k in range(0, d, DEPTH):
             depth, fresh = min(DEPTH, d - k), 0 if k else 1
             A, B = left + size * k, panels + size * width * k
-            _sums(out, target, step, A, x_row, B, width, depth, fresh, n)
+            _sums(out, target, step, A, x_row, B, width, depth, fresh, n, 0, 0)
         if not whole:
             copy_rows(edge[:, : m - j], out[:, j:])
 

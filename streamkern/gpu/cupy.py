@@ -21,7 +21,8 @@ from numpy.typing import ArrayLike
 
 from streamkern.engine.device import COLUMNS, TURNS, Change
 from streamkern.engine.elementwise import wide
-from streamkern.errors import NumericalError, StorageError
+from streamkern.engine.reference import not_positive
+from streamkern.errors import StorageError
 from streamkern.gpu.cuda_source import STORED, Definitions, options, source
 from streamkern.gpu.loops import CudaLoops
 from streamkern.memory import format_bytes
@@ -283,12 +284,7 @@ class CupyDevice:
             try:
                 L = cupy.linalg.cholesky(A)
             except np.linalg.LinAlgError as error:
-                raise NumericalError(
-                    f"K(Z, Z) of {len(A)} centers is not positive definite.",
-                    where=self.name,
-                    expected="a positive definite kernel matrix",
-                    remedy="check that the kernel is positive definite, or take fewer centers",
-                ) from error
+                raise not_positive() from error
         p = len(L)
         W = cupy.empty((p, p), dtype)
         for start in range(0, p, COLUMNS):
