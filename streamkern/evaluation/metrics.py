@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -313,8 +313,7 @@ def metrics_of(encoding: Encoding, found: MetricSums) -> dict[str, Any]:
 
 
 def _counts(codes: Array, w: Array, k: int) -> Array:
-    found: Array = np.bincount(codes, weights=w, minlength=k)
-    return found
+    return cast(Array, np.bincount(codes, weights=w, minlength=k))
 
 
 def _class_metrics(encoding: Classes, found: MetricSums) -> dict[str, Any]:
@@ -358,6 +357,12 @@ def flat_metrics(metrics: dict[str, Any]) -> dict[str, float | None]:
 def _name(label: str) -> str:
     plain = label.isascii() and label.isidentifier() and not keyword.iskeyword(label)
     return label if plain else "class_" + re.sub(r"\W", "_", label, flags=re.ASCII)
+
+
+def r2_scores(errors: Array, spread: Array) -> Array:
+    """Return R² of outputs from sums of squared errors and of squares about the mean; of a constant, 1 or 0."""
+    varies = spread > 0
+    return np.asarray(np.where(varies, 1 - errors / np.where(varies, spread, 1.0), np.where(errors > 0, 0.0, 1.0)))
 
 
 def _ratio(a: Array, b: Array) -> Array:

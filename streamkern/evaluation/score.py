@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from streamkern.data.targets import Classes, Continuous, Encoding, Indicators, Q
 from streamkern.defaults import MAX_CONFUSION_CLASSES, MAX_SAMPLED_ROWS
 from streamkern.engine.residuals import residual
 from streamkern.evaluation.curves import curves_of
-from streamkern.evaluation.metrics import metric_sums, metrics_of
+from streamkern.evaluation.metrics import metric_sums, metrics_of, r2_scores
 from streamkern.execute.base import Executor, Parts, Stack
 from streamkern.kernels import Basis
 from streamkern.sweep import ScanWork, sweep
@@ -85,8 +85,7 @@ class SquaredError:
 
 
 def _total(values: Array, w: Array | None) -> Array:
-    total: Array = values.sum(axis=0) if w is None else w @ values
-    return total
+    return cast(Array, values.sum(axis=0) if w is None else w @ values)
 
 
 class ScoreResult(NamedTuple):
@@ -180,8 +179,7 @@ def _metrics(encoding: Encoding | None, sums: Sequence[Any]) -> dict[str, Any]:
             found["by_output"] |= {encoding.judged_by: judged.tolist()}
     if isinstance(encoding, Quantiles):  # which are no means
         return metrics | found
-    varies = spread > 0
-    r2 = np.where(varies, 1 - error / np.where(varies, spread, 1.0), np.where(error > 0, 0.0, 1.0))
+    r2 = r2_scores(error, spread)
     metrics["r2"] = float(np.mean(r2))
     if not found:
         return metrics

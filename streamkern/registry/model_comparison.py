@@ -16,7 +16,7 @@ from streamkern.data.row_order import Assembly, Scan
 from streamkern.data.statistics import RawScan
 from streamkern.data.targets import Classes, Continuous, Encoding, Quantiles
 from streamkern.defaults import MAX_KEPT_SCORES, MIN_GROUPS_TO_PAIR
-from streamkern.evaluation.metrics import MetricSums, flat_metrics, metric_sums, metrics_of
+from streamkern.evaluation.metrics import MetricSums, flat_metrics, metric_sums, metrics_of, r2_scores
 from streamkern.execute.base import Executor
 from streamkern.models.kernel_machine import KernelMachine
 from streamkern.rng import HashFamily
@@ -171,10 +171,8 @@ class _Tally:
         if isinstance(encoding, Classes):
             found["accuracy"] = self.right / n
         else:
-            spread = self.squares - self.sums**2 / n
-            varies = spread > 0
-            r2 = np.where(varies, 1 - self.errors / np.where(varies, spread, 1.0), np.where(self.errors > 0, 0.0, 1.0))
             if not isinstance(encoding, Quantiles):
+                r2 = r2_scores(self.errors, self.squares - self.sums**2 / n)
                 found |= {"r2": float(r2.mean()), "rmse": float(np.mean(np.sqrt(self.errors / n)))}
             if isinstance(self.judge, Continuous) and not self.judge.least_squares:
                 found[self.judge.judged_by] = self.judged / n

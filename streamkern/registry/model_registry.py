@@ -38,6 +38,8 @@ T = TypeVar("T")
 FORMAT = 1
 """Format of champion.json and record.json."""
 
+_PROMOTE = "streamkern models DIR promote VERSION"
+
 
 @dataclass(frozen=True)
 class ChampionRecord:
@@ -73,12 +75,9 @@ class Registry:
         if create:
             self._store.make()
         elif not self._store.present():
-            raise UsageError(
-                "There is no model registry here.",
-                where=self.where,
-                expected="a directory or URL with models of streamkern retrain",
-                remedy="streamkern retrain PIPELINE --registry DIR",
-            )
+            expected = "a directory or URL with models of streamkern retrain"
+            remedy = "streamkern retrain PIPELINE --registry DIR"
+            raise self._unusable("There is no model registry here.", expected, remedy)
 
     # ------------------------------------------------------------------------------------------------------- readers
 
@@ -112,12 +111,8 @@ class Registry:
                 local.
         """
         if not isinstance(self._store, DirectoryStore):
-            raise UsageError(
-                "The models are not in a local directory.",
-                where=self.where,
-                expected="a local registry",
-                remedy="Registry(URL).load(VERSION).save(PATH)",
-            )
+            what, remedy = "The models are not in a local directory.", "Registry(URL).load(VERSION).save(PATH)"
+            raise self._unusable(what, "a local registry", remedy)
         return self._store.folder(self.number(version), "")
 
     def at(self, number: int, name: str) -> str:
@@ -133,28 +128,14 @@ class Registry:
         if version is None:
             version = self.champion
             if version is None:
-                raise UsageError(
-                    "There is no champion yet.",
-                    where=self.where,
-                    expected="a version that has been promoted",
-                    remedy="streamkern models DIR promote VERSION",
-                )
-        text = f"{version:06}" if isinstance(version, int) else str(version)
+                raise self._unusable("There is no champion yet.", "a version that has been promoted", _PROMOTE)
+        text, listed = f"{version:06}" if isinstance(version, int) else str(version), "streamkern models DIR lists them"
         if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
-            raise UsageError(
-                f"{version!r} is not a version.",
-                where=self.where,
-                expected="a number, such as 7",
-                remedy="streamkern models DIR lists them",
-            )
+            raise self._unusable(f"{version!r} is not a version.", "a number, such as 7", listed)
         number, present = int(text), self.versions
         if number not in present:
-            raise UsageError(
-                f"There is no version {number}.",
-                where=self.where,
-                expected="one of " + ", ".join(map(str, present)) if present else "no version is there yet",
-                remedy="streamkern models DIR lists them",
-            )
+            expected = "one of " + ", ".join(map(str, present)) if present else "no version is there yet"
+            raise self._unusable(f"There is no version {number}.", expected, listed)
         return number
 
     def record(self, version: int | str | None = None) -> dict[str, Any]:
@@ -170,12 +151,8 @@ class Registry:
             record = self._json(name, self._bytes(name)[0])
             seal = record.pop("sha256", None)
             if seal != digest(record) or record.get("version") != number:
-                raise ModelFormatError(
-                    "The record is damaged: its checksum differs.",
-                    where=self._at(name),
-                    expected="the checksum it was written with",
-                    remedy="restore it from a copy",
-                )
+                what = "The record is damaged: its checksum differs."
+                raise self._damaged(name, what, "the checksum it was written with")
             return record
 
         return self._steady(version, read)
@@ -335,12 +312,8 @@ class Registry:
         (standing, tag), present = self._standing(), self.versions
         left = [number for number in standing.before if number in present]
         if standing.champion is None or not left:
-            raise UsageError(
-                "There is no earlier champion to go back to.",
-                where=self.where,
-                expected="a champion that replaced another",
-                remedy="streamkern models DIR promote VERSION",
-            )
+            what = "There is no earlier champion to go back to."
+            raise self._unusable(what, "a champion that replaced another", _PROMOTE)
         self.load(left[0])
         self._set(ChampionRecord(left[0], tuple(left[1:]), max([standing.decided, *present])), tag)
         return left[0]
@@ -419,12 +392,8 @@ class Registry:
         seal, before = facts.pop("sha256", None), facts.get("before")  # the first release wrote no checksum
         numbers = (facts.get("champion"), facts.get("decided"), *(before if isinstance(before, list) else [None]))
         if seal not in (None, digest(facts)) or not all(type(each) is int and 0 < each < 10**9 for each in numbers):
-            raise ModelFormatError(
-                "The champion's file is damaged.",
-                where=self._at(CHAMPION),
-                expected="the number of a version, and the checksum it was written with",
-                remedy="streamkern models DIR promote VERSION",
-            )
+            expected = "the number of a version, and the checksum it was written with"
+            raise self._damaged(CHAMPION, "The champion's file is damaged.", expected, _PROMOTE)
         return ChampionRecord(facts["champion"], tuple(facts["before"]), facts["decided"])
 
     def _bytes(self, name: str) -> tuple[bytes, str]:
@@ -442,20 +411,17 @@ class Registry:
                 raise ValueError("it has no format")
         except (ValueError, StorageError) as error:
             reason = error.what if isinstance(error, StorageError) else error
-            raise ModelFormatError(
-                f"{name} is damaged: {reason}.",
-                where=self._at(name),
-                expected="JSON as streamkern writes it",
-                remedy="restore it from a copy",
-            ) from error
+            raise self._damaged(name, f"{name} is damaged: {reason}.", "JSON as streamkern writes it") from error
         if found["format"] > FORMAT:
-            raise ModelFormatError(
-                f"The format is {found['format']}.",
-                where=self._at(name),
-                expected=f"at most {FORMAT}",
-                remedy="read it with the version of streamkern that wrote it, or a later one",
-            )
+            remedy = "read it with the version of streamkern that wrote it, or a later one"
+            raise self._damaged(name, f"The format is {found['format']}.", f"at most {FORMAT}", remedy)
         return found
+
+    def _unusable(self, what: str, expected: str, remedy: str) -> UsageError:
+        return UsageError(what, where=self.where, expected=expected, remedy=remedy)
+
+    def _damaged(self, name: str, what: str, expected: str, remedy: str = "restore it from a copy") -> ModelFormatError:
+        return ModelFormatError(what, where=self._at(name), expected=expected, remedy=remedy)
 
     def _unreadable(self, name: str, why: str) -> StorageError:
         return StorageError(

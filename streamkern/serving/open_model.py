@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from streamkern.errors import UsageError
 from streamkern.models.kernel_machine import KernelMachine
@@ -35,5 +35,4 @@ def open_model(model: AnyModel) -> KernelMachine:
             expected="the path of a saved model, a registry, a model in memory, or a fitted estimator",
             remedy="fit the estimator first, if it is one",
         )
-    champion: KernelMachine = given.load()
-    return champion
+    return cast(KernelMachine, given.load())

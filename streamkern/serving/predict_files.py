@@ -176,7 +176,7 @@ def predict(
         if present is None or present["fingerprint"] != identity:
             _require_room(place, present is not None and overwrite)
             with open_executor(given.scheduler, given.threads) as executor, display_if_verbose(verbose) as display:
-                done = _write_missing(machine, source, made, budget, executor, reporter(on_progress, display), interval)
+                done = _write_missing(machine, source, made, budget, executor, reporter(on_progress, display))
         else:
             made.work.clear()
         return PredictionResult(
@@ -204,9 +204,8 @@ def _identity(
 
 
 def _write_missing(
-    model: KernelMachine, source: Source, made: Predictions, budget: int, executor: Executor, show: Progress,
-    interval: float | None,
-) -> dict[str, Any]:  # fmt: skip
+    model: KernelMachine, source: Source, made: Predictions, budget: int, executor: Executor, show: Progress
+) -> dict[str, Any]:
     """Write the parts that are missing, and return what ``PredictionResult`` says of it."""
     n, unseen = made.n, Counter[str]()
     held, working = _prediction_memory(model, Dataset(source))
@@ -219,7 +218,7 @@ def _write_missing(
         kept = n - sum(b - a for a, b in map(made.rows, missing))
         start = time.perf_counter()
         with unchanging(Dataset(source)):
-            _write(model, source, made, missing, kept, executor, show, unseen, interval)
+            _write(model, source, made, missing, kept, executor, show, unseen)
         made.commit()
         warn_unseen(unseen, n - kept)
         rate = (n - kept) / (time.perf_counter() - start)
@@ -245,14 +244,14 @@ def _prediction_memory(model: KernelMachine, dataset: Dataset) -> tuple[int, int
 
 def _write(
     model: KernelMachine, source: Source, made: Predictions, missing: Sequence[int], done: int, executor: Executor,
-    on_progress: Progress, unseen: Counter[str], interval: float | None,
+    on_progress: Progress, unseen: Counter[str],
 ) -> None:  # fmt: skip
     """Write the missing parts, where ``done`` rows are written already; each while the next is predicted."""
     names = {column.name for column in made.columns if not column.is_id}
 
     def write(part: int, held: list[PredictedRows]) -> int:
         nonlocal done
-        made.write(part, _values(model, held, made.columns, interval))
+        made.write(part, [_values(model, held, column) for column in made.columns])
         done += sum(len(block.values) for block in held)
         return done
 
@@ -262,7 +261,7 @@ def _write(
             Dataset(source),
             executor=executor,
             outputs=bool({"scores", "probabilities"} & names),
-            scales=interval is not None,
+            scales="interval" in names,
             rows=(made.rows(int(parts[0]))[0], made.rows(int(parts[-1]))[1]),
             unseen=unseen,
         )
@@ -295,28 +294,22 @@ def _taken(
     return held, rest
 
 
-def _values(
-    model: KernelMachine, held: Sequence[PredictedRows], columns: Sequence[OutputColumn], interval: float | None
-) -> list[Array]:
-    made: list[Array] = []
-    for column in columns:
-        if column.is_id:
-            found = [block.y for block in held if block.y is not None]
-        elif column.name == "prediction":
-            found = [block.values for block in held]
-        else:
-            found = [block.outputs for block in held if block.outputs is not None]
-            if column.name == "interval":
-                assert interval is not None
-                found = [model.intervals(F, interval).reshape(len(F), -1) for F in found]
-            elif column.name == "probabilities":
-                found = [model.probabilities(F) for F in found]
-        shape = (0, len(column.fields)) if column.fields else (0,)
-        values = np.concatenate(found) if found else np.empty(shape, column.dtype)
-        if column.name == "prediction" and not column.is_id and isinstance(model.encoding, Classes):
-            values = model.encoding.values.astype(column.dtype)[values.astype(np.int64, copy=False)]
-        made.append(values)
-    return made
+def _values(model: KernelMachine, held: Sequence[PredictedRows], column: OutputColumn) -> Array:
+    if column.is_id:
+        found = [block.y for block in held if block.y is not None]
+    elif column.name == "prediction":
+        found = [block.values for block in held]
+    else:
+        found = [block.outputs for block in held if block.outputs is not None]
+        if column.name == "interval":
+            found = [model.intervals(F, column.coverage).reshape(len(F), -1) for F in found]
+        elif column.name == "probabilities":
+            found = [model.probabilities(F) for F in found]
+    shape = (0, len(column.fields)) if column.fields else (0,)
+    values = np.concatenate(found) if found else np.empty(shape, column.dtype)
+    if column.name == "prediction" and not column.is_id and isinstance(model.encoding, Classes):
+        values = model.encoding.values.astype(column.dtype)[values.astype(np.int64, copy=False)]
+    return values
 
 
 def _place(output: str | os.PathLike[str], format: str | None) -> tuple[Path, str]:
@@ -350,12 +343,7 @@ def _require_room(place: Path, replace: bool) -> None:
         )
 
 
-def _open(
-    model: KernelMachine,
-    data: Any,
-    id: str | None,
-    options: dict[str, Any],
-) -> Source:
+def _open(model: KernelMachine, data: Any, id: str | None, options: dict[str, Any]) -> Source:
     """The id column takes the target's place."""
     names = model.columns
     try:
@@ -453,7 +441,7 @@ def _columns(
         model.intervals(np.zeros((0, 2 * c)), interval)  # raises, if the model has none, before a row is read
         endings = [""] if getattr(encoding, "flat", True) else [f"_{j}" for j in range(c)]
         fields = tuple(f"{end}{ending}" for ending in endings for end in ("lower", "upper"))
-        columns.append(OutputColumn("interval", np.dtype(np.float64), fields))
+        columns.append(OutputColumn("interval", np.dtype(np.float64), fields, coverage=interval))
     return columns
 
 

@@ -43,7 +43,7 @@ class OutputColumn:
     """A column of predictions; dtype ``object`` means text, of ``text_bytes`` in memory.
 
     ``name`` is that of the zarr array, or of the parquet column; a row of several values has the parquet columns
-    ``fields``. An id, copied from the data, may have any name, such as ``scores``.
+    ``fields``. An id, copied from the data, may have any name, such as ``scores``. ``coverage`` is that of an interval.
     """
 
     name: str
@@ -51,6 +51,7 @@ class OutputColumn:
     fields: tuple[str, ...] = ()
     text_bytes: int = TEXT_BYTES
     is_id: bool = False
+    coverage: float = 0.9
 
     @property
     def row_bytes(self) -> int:
@@ -117,13 +118,11 @@ class Predictions(ABC):
         """Commit the finished predictions, replacing an earlier file or group."""
         self.work.commit(self._joined())
 
-    @abstractmethod
-    def _end(self) -> None:
+    def _end(self) -> None:  # noqa: B027
         """Close open files, whether or not all rows were written."""
 
-    @abstractmethod
-    def _prepare(self) -> None:
-        """Create the file or group for the parts."""
+    def _prepare(self) -> None:  # noqa: B027
+        """Create the group for the parts."""
 
     @abstractmethod
     def _files(self, part: int) -> list[Path]:
@@ -150,9 +149,6 @@ class FilePredictions(Predictions):
     @abstractmethod
     def _opened(self) -> Any:
         """Open the writer of the file, with the methods ``write_table(table, rows)`` and ``close``."""
-
-    def _prepare(self) -> None:
-        pass
 
     def _end(self) -> None:
         if self._whole is not None:
@@ -280,9 +276,6 @@ class ZarrPredictions(Predictions):
             )
             if column.fields:
                 array.attrs["fields"] = list(column.fields)
-
-    def _end(self) -> None:
-        pass
 
     def _files(self, part: int) -> list[Path]:
         if not self.n:

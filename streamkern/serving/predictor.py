@@ -31,6 +31,7 @@ class RowPredictions(NamedTuple):
 
 
 _NUMBERS = (int, float, np.bool_, np.number, np.ndarray)
+_NOT_NUMBERS, _SEND_NUMBERS = "Rows contain a value that is not a number.", "send numbers only: [[0.1, 0.2], ...]"
 
 
 class Predictor:
@@ -157,12 +158,7 @@ class Predictor:
             )
         many = max(map(_length, X.values()), default=0) if isinstance(X, Mapping) else _length(X)
         if many > self.max_rows:
-            raise DataError(
-                f"There are {many:,} rows.",
-                where="the rows",
-                expected=expected,
-                remedy="split the rows into several calls",
-            )
+            raise _error(f"There are {many:,} rows.", expected, "split the rows into several calls")
         schema = self.model.schema
         if is_table(X) or (schema is not None and len(X) and (has_text(X) or not schema.plain)):
             return self.model._rows_of(X)
@@ -170,26 +166,18 @@ class Predictor:
             # Checked before NumPy, which would convert all values to text if one is, each as wide as the longest.
             kinds = {kind for row in X if isinstance(row, list | tuple) for kind in set(map(type, row))}
             if not all(issubclass(kind, _NUMBERS) for kind in kinds):
-                raise _not_numbers_error(expected)
+                raise _error(_NOT_NUMBERS, expected, _SEND_NUMBERS)
         try:
             rows = np.asarray(X)
         except ValueError as error:  # lists of different lengths
-            raise DataError(
-                "The rows have different lengths.",
-                where="the rows",
-                expected=expected,
-                remedy="give every row the same number of values",
-            ) from error
+            remedy = "give every row the same number of values"
+            raise _error("The rows have different lengths.", expected, remedy) from error
         if rows.dtype.kind not in "biuf" and rows.size:
-            raise _not_numbers_error(expected)
+            raise _error(_NOT_NUMBERS, expected, _SEND_NUMBERS)
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
             if rows.size or rows.ndim != 1:
-                raise DataError(
-                    f"The rows have shape {rows.shape}.",
-                    where="the rows",
-                    expected=expected,
-                    remedy="send a list of rows, each of the width of training",
-                )
+                remedy = "send a list of rows, each of the width of training"
+                raise _error(f"The rows have shape {rows.shape}.", expected, remedy)
             rows = np.empty((0, self.n_features))  # an empty list
         return np.ascontiguousarray(rows)
 
@@ -198,12 +186,9 @@ def _require_rows(X: Any) -> None:
     """Raise DataError for what no service may be given as rows: a path, which it would open, and sparse rows."""
     require_dense(X)
     if is_path(X):
-        raise DataError(
-            f"This is a path, or a text: {X!r}.",
-            where="the rows",
-            expected="rows in memory: a table, a dict, or lists of numbers",
-            remedy="of a file: sk.load_model(model).predict(path), or streamkern predict",
-        )
+        expected = "rows in memory: a table, a dict, or lists of numbers"
+        remedy = "of a file: sk.load_model(model).predict(path), or streamkern predict"
+        raise _error(f"This is a path, or a text: {X!r}.", expected, remedy)
 
 
 def _length(values: Any) -> int:
@@ -214,10 +199,5 @@ def _length(values: Any) -> int:
         return 1
 
 
-def _not_numbers_error(expected: str) -> DataError:
-    return DataError(
-        "Rows contain a value that is not a number.",
-        where="the rows",
-        expected=expected,
-        remedy="send numbers only: [[0.1, 0.2], ...]",
-    )
+def _error(what: str, expected: str, remedy: str) -> DataError:
+    return DataError(what, where="the rows", expected=expected, remedy=remedy)
