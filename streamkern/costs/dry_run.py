@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -148,8 +148,7 @@ class CostEstimate:
     @cached_property
     def memory(self) -> MemoryEstimate:
         """Bytes, where the spectrum allows a batch as large as its rules let it be."""
-        found: MemoryEstimate = self._once(_memory)
-        return found
+        return cast(MemoryEstimate, self._once(_memory))
 
     @cached_property
     def on_device(self) -> int:
@@ -159,8 +158,7 @@ class CostEstimate:
     @cached_property
     def work_estimate(self) -> WorkEstimate:
         """Operations, at a likely batch."""
-        found: WorkEstimate = self._once(_effort)
-        return found
+        return cast(WorkEstimate, self._once(_effort))
 
     def _once(self, of: Any) -> Any:
         """Call through the cache where solver and size are no more than numbers."""
@@ -301,7 +299,7 @@ class _DryRun:
         self.state = max(self.state, bytes_of(state))
         self.block = max(self.block, meter.peak - held)
         # The other threads hold as much, but for what a process keeps once.
-        kept = 0 if iteration.extra_blocks is None else getattr(iteration.extra_blocks, "kept_bytes", 0)
+        kept = getattr(iteration.extra_blocks, "kept_bytes", 0)
         meter.peak = max(peak, meter.peak + (size.slots - 1) * max(0, self.block - kept))
         del following
         return parts
@@ -373,8 +371,6 @@ class _Stream:
 
 
 class _Tiles:
-    kept_bytes = 0
-
     def __init__(self, problem: ShapeProblem, rows: int) -> None:
         self.problem, self.rows = problem, min(rows, len(problem.train))
 
@@ -438,8 +434,7 @@ class ShapeProblem(Problem):
     def meter(self) -> CostMeter:
         """The meter that counts operations and bytes."""
         engine: Any = self.engine
-        meter: CostMeter = engine.meter
-        return meter
+        return cast(CostMeter, engine.meter)
 
     @property
     def held(self) -> Any:
@@ -539,8 +534,7 @@ class _Features(Basis):
 
     def block(self, X: Array, out: Array | None = None) -> Array:
         engine: Any = self.engine
-        values: Array = engine.evaluated(len(X), self.width, self.dtype, out)
-        return values
+        return cast(Array, engine.evaluated(len(X), self.width, self.dtype, out))
 
 
 def bytes_of(value: Any) -> int:

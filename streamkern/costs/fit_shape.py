@@ -306,11 +306,6 @@ class FitShape:
         return self.baseline + LIBRARY_BYTES + threads + self.dataset._held_bytes(self.itemsize, self.outputs)
 
     @cached_property
-    def validating(self) -> int:
-        """Bytes of evaluating the weights of a pass, 0 without validation rows."""
-        return self.evaluation + self.takes.centers + self.weights if self.validate else 0
-
-    @cached_property
     def measuring(self) -> int:
         """Bytes of measuring, on rows that are gathered, what is left to learn, beside the weights of the best pass."""
         best = self.validate * self.weights
@@ -319,7 +314,8 @@ class FitShape:
     @cached_property
     def _steps(self) -> int:
         reading = self.swept if self.takes.sweeps else self.read(1)
-        return self.takes.training + reading + self.streaming + self.validating
+        validating = self.evaluation + self.takes.centers + self.weights if self.validate else 0
+        return self.takes.training + reading + self.streaming + validating
 
     @cached_property
     def cache(self) -> int:

@@ -91,12 +91,9 @@ class SpeedMeasurements:
         if name not in self.seconds:
             with threadpool_limits(1, user_api="blas"):
                 self.seconds[name] = measure()
-            self._keep()
+            with suppress(StorageError):
+                write_json(self.path, self.seconds)
         return self.seconds[name]
-
-    def _keep(self) -> None:
-        with suppress(StorageError):
-            write_json(self.path, self.seconds)
 
     def prices(self, shapes: Shapes, dataset: Dataset) -> Prices:
         """Prices at the shapes of a pipeline; rows are assembled as those of a dataset."""

@@ -197,7 +197,7 @@ class AbstractArray(NDArrayOperatorsMixin):
             return matmul(self.meter, *inputs)
         if method == "reduce":
             return inputs[0]._reduced(**{"axis": 0, **named})
-        shape = np.broadcast_shapes(*(np.shape(x) if not isinstance(x, AbstractArray) else x.shape for x in inputs))
+        shape = np.broadcast_shapes(*map(_shape, inputs))
         self.meter.count("numbers", math.prod(shape))
         if out is not None:
             return out[0]
@@ -208,6 +208,10 @@ class AbstractArray(NDArrayOperatorsMixin):
         if function not in _FUNCTIONS:
             raise TypeError(f"numpy.{function.__name__} on shapes only: give it a rule in engine/abstract_array.py")
         return _FUNCTIONS[function](self.meter, *args, **named)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return value.shape if isinstance(value, AbstractArray) else np.shape(value)
 
 
 def _operand(value: Any) -> Any:
@@ -259,18 +263,7 @@ def count_product(meter: CostMeter, A: Any, B: Any, operations: float, columns: 
 
 # ---------------------------------------------------------------------------------- rules of functions
 
-_FUNCTIONS: dict[Any, Callable[..., Any]] = {}
 
-
-def _rule(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(rule: Callable[..., Any]) -> Callable[..., Any]:
-        _FUNCTIONS.update(dict.fromkeys(functions, rule))
-        return rule
-
-    return register
-
-
-@_rule(np.concatenate)
 def _concatenate(meter: CostMeter, arrays: Any, axis: int = 0) -> Any:
     arrays = list(arrays)
     shape = list(arrays[0].shape)
@@ -279,32 +272,6 @@ def _concatenate(meter: CostMeter, arrays: Any, axis: int = 0) -> Any:
     return meter.array(tuple(shape), np.result_type(*(x.dtype for x in arrays)))
 
 
-@_rule(np.zeros_like, np.empty_like)
-def _like(meter: CostMeter, array: Any, dtype: Any = None) -> Any:
-    return meter.array(array.shape, dtype or array.dtype)
-
-
-@_rule(np.mean, np.sum, np.max, np.min, np.all, np.any)
-def _reduction(meter: CostMeter, array: Any, axis: Any = None, dtype: Any = None, **_: Any) -> Any:
-    return array._reduced(axis, dtype)
-
-
-@_rule(np.average)
-def _average(meter: CostMeter, array: Any, axis: Any = None, weights: Any = None) -> Any:
-    return array._reduced(axis, np.float64)
-
-
-@_rule(np.diag)
-def _diag(meter: CostMeter, array: Any) -> Any:
-    return array._view((min(array.shape),), "")
-
-
-@_rule(np.fill_diagonal)
-def _fill_diagonal(meter: CostMeter, array: Any, value: Any) -> None:
-    meter.count("numbers", min(array.shape))
-
-
-@_rule(np.einsum)
 def _einsum(meter: CostMeter, subscripts: str, *arrays: Any, dtype: Any = None) -> Any:
     left, result = subscripts.split("->")
     sizes = {
@@ -316,7 +283,6 @@ def _einsum(meter: CostMeter, subscripts: str, *arrays: Any, dtype: Any = None) 
     return meter.array(tuple(sizes[letter] for letter in result), dtype or np.result_type(*(x.dtype for x in arrays)))
 
 
-@_rule(np.linalg.qr)
 def _qr(meter: CostMeter, array: Any) -> Any:
     n, k = array.shape
     meter.count("serial64", 4.0 * n * k * k)
@@ -324,26 +290,22 @@ def _qr(meter: CostMeter, array: Any) -> Any:
         return meter.array((n, min(n, k)), array.dtype), meter.array((min(n, k), k), array.dtype)
 
 
-@_rule(np.linalg.cholesky)
-def _cholesky(meter: CostMeter, array: Any) -> Any:
-    meter.count("serial64", float(len(array)) ** 3 / 3)
-    return meter.array(array.shape, array.dtype)
+def _cubic(thirds: float) -> Callable[..., Any]:
+    """The rule of a matrix that is made of another of its size, by so many times n³/3 operations."""
+
+    def rule(meter: CostMeter, array: Any) -> Any:
+        meter.count("serial64", thirds * float(len(array)) ** 3 / 3)
+        return meter.array(array.shape, array.dtype)
+
+    return rule
 
 
-@_rule(np.linalg.inv)
-def _inv(meter: CostMeter, array: Any) -> Any:
-    meter.count("serial64", 2.0 * float(len(array)) ** 3)
-    return meter.array(array.shape, array.dtype)
-
-
-@_rule(np.linalg.norm)
 def _norm(meter: CostMeter, array: Any, ord: Any = None, axis: Any = None) -> Any:
     if ord == 2 and axis is None and array.ndim == 2:
         meter.count("serial64", 8.0 * array.size * min(array.shape))
     return array._reduced(axis)
 
 
-@_rule(np.where)
 def _where(meter: CostMeter, condition: Any, x: Any, y: Any) -> Any:
     parts = [p for p in (condition, x, y) if hasattr(p, "shape")]
     shape = np.broadcast_shapes(*(p.shape for p in parts))
@@ -352,24 +314,33 @@ def _where(meter: CostMeter, condition: Any, x: Any, y: Any) -> Any:
     return meter.array(shape, np.result_type(*values) if values else np.float64)
 
 
-@_rule(np.searchsorted)
-def _searchsorted(meter: CostMeter, array: Any, values: Any, side: str = "left") -> Any:
-    return meter.array(np.shape(values) if not isinstance(values, AbstractArray) else values.shape, np.int64)
-
-
-@_rule(np.count_nonzero)
-def _count_nonzero(meter: CostMeter, array: Any, axis: Any = None) -> Any:
-    return array.size if axis is None else array._reduced(axis, np.int64)
-
-
-@_rule(np.trace)
-def _trace(meter: CostMeter, array: Any) -> Any:
-    return array._view((), "")
-
-
-@_rule(np.linalg.eigh)
 def _eigh(meter: CostMeter, array: Any) -> Any:
     n = len(array)
     meter.count("eigen", eigh(n))
     with meter.scratch(2 * n * n * 8):
         return meter.array((n,), np.float64), meter.array((n, n), np.float64)
+
+
+_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    np.concatenate: _concatenate,
+    np.einsum: _einsum,
+    np.where: _where,
+    np.linalg.qr: _qr,
+    np.linalg.cholesky: _cubic(1.0),
+    np.linalg.inv: _cubic(6.0),
+    np.linalg.eigh: _eigh,
+    np.linalg.norm: _norm,
+    np.fill_diagonal: lambda meter, array, value: meter.count("numbers", min(array.shape)),
+    np.diag: lambda meter, array: array._view((min(array.shape),), ""),
+    np.trace: lambda meter, array: array._view((), ""),
+    np.searchsorted: lambda meter, array, values, side="left": meter.array(_shape(values), np.int64),
+    np.count_nonzero: lambda meter, array, axis=None: array.size if axis is None else array._reduced(axis, np.int64),
+    np.average: lambda meter, array, axis=None, weights=None: array._reduced(axis, np.float64),
+    **dict.fromkeys(
+        (np.zeros_like, np.empty_like), lambda meter, array, dtype=None: meter.array(array.shape, dtype or array.dtype)
+    ),
+    **dict.fromkeys(
+        (np.mean, np.sum, np.max, np.min, np.all, np.any),
+        lambda meter, array, axis=None, dtype=None, **_: array._reduced(axis, dtype),
+    ),
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -87,8 +87,7 @@ class Basis(ABC):
 
     def predict(self, X: Array, W: Array) -> Array:
         """Return φ(X) W, shape (b, c)."""
-        outputs: Array = self.engine.predict(self, X, W)
-        return outputs
+        return cast(Array, self.engine.predict(self, X, W))
 
     def values_of(self, functions: IntArray, X: Array, engine: Any) -> Array:
         """Return φ_j(X) of the functions with these numbers j, shape (n, k), float64, evaluated by ``engine``."""

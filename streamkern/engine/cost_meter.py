@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,9 @@ from streamkern.engine.reference import Engine
 from streamkern.types import Array
 
 
-def triangle(size: int, tile: int = KERNEL_TILE) -> float:
+def triangle(size: int) -> float:
     """Return the values evaluated for a symmetric kernel matrix: rows by tiles, each up to its diagonal."""
-    return float(sum((part.stop - part.start) * part.stop for part in cuts(size, tile)))
+    return float(sum((part.stop - part.start) * part.stop for part in cuts(size, KERNEL_TILE)))
 
 
 class MeterEngine(Engine):
@@ -225,7 +226,12 @@ class MeterEngine(Engine):
     # ------------------------------------------------------------------------------ matrices
 
     def right_factor(self, B: Array) -> Any:
-        return _Right(self, B)
+        packed, (m, d) = self._new(B.shape, B.dtype), B.shape
+
+        def times(A: Any) -> Any:
+            return self._new((len(A), m), A.dtype, **{_gemm(A.dtype): 2.0 * len(A) * m * d})
+
+        return SimpleNamespace(times=times, packed=packed)
 
     def product(self, A: Array, B: Array) -> Array:
         """Count also packed and widened copies."""
@@ -358,16 +364,6 @@ class MeterEngine(Engine):
 
     def _buffer(self, basis: Basis) -> Any:
         return basis.buffers.pop() if basis.buffers else self._new((basis.row_tile, basis.width), basis.dtype)
-
-
-class _Right:
-    def __init__(self, engine: MeterEngine, B: Array) -> None:
-        self._engine, self._shape = engine, B.shape
-        self._packed = engine.meter.array(B.shape, B.dtype)
-
-    def times(self, A: Any) -> Any:
-        (m, d), n = self._shape, len(A)
-        return self._engine._new((n, m), A.dtype, **{_gemm(A.dtype): 2.0 * n * m * d})
 
 
 def _gemm(dtype: Any) -> str:

@@ -8,7 +8,7 @@ buffer), as long as the elements of a row are contiguous.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -432,8 +432,7 @@ class Loops:
 
         A row's bits do not depend on other rows.
         """
-        t: Array = np.multiply(X if rows is None else X[rows], direction, dtype=np.float64).sum(axis=1)
-        return t
+        return cast(Array, np.multiply(X if rows is None else X[rows], direction, dtype=np.float64).sum(axis=1))
 
     def route(
         self, X: Array, directions: Array, cuts: Array, children: IntArray, width: float

@@ -10,6 +10,7 @@ section 6), in which panels beyond the lead are independent given the lead.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -90,11 +91,8 @@ def fitting_lead(p: int, memory: int | None) -> int:
     """Return the largest lead whose factor can be set up in ``memory`` bytes: whole panels, or p."""
     if memory is None or factor_bytes(p, p) <= memory:
         return p
-    low, high = 0, p // PANEL
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if factor_bytes(p, middle * PANEL) <= memory else (low, middle - 1)
-    return low * PANEL
+    leads = range(0, p + 1, PANEL)
+    return leads[max(0, bisect_right(leads, memory, key=lambda lead: factor_bytes(p, lead)) - 1)]
 
 
 def panel_product(rows: slice, lead: int, numbers: Array, scales: Array, B: Any, sums: Any) -> None:

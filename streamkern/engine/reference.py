@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import scipy.linalg
@@ -154,8 +154,7 @@ class Engine:
 
     def diagonal(self, expansion: Centered, X: Array) -> Array:
         """Return k(x, x) of every row of X, shape (n,), in X's dtype."""
-        found: Array = expansion.kernel.diag(X)
-        return found
+        return cast(Array, expansion.kernel.diag(X))
 
     def block(self, expansion: Centered, X: Array, out: Array | None = None) -> Array:
         """Return k(X, Z), shape (b, p), written to ``out`` if given."""

@@ -17,8 +17,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from streamkern.sources.remote_store import REQUEST_COUNTS
-
 Parts = tuple[Any, ...]
 """The contribution of a block: values that add with ``+``, each to its like."""
 
@@ -117,12 +115,6 @@ class ProcessCounts(NamedTuple):
     now: dict[str, int]
 
 
-def process_counts(worker: str, before: dict[str, int]) -> ProcessCounts | None:
-    """Counts of this process; None if it has sent no request."""
-    now = REQUEST_COUNTS.now()
-    return ProcessCounts(_name(), worker, before, now) if now["requests"] else None
-
-
 class WorkerCounts:
     """Requests of each worker since it was first given work by this executor. Safe to read from another thread."""
 
@@ -131,7 +123,7 @@ class WorkerCounts:
 
     def add(self, counts: ProcessCounts | None) -> None:
         """Add the counts of a reply; those of this process are left out, since it counts its own."""
-        if counts is None or counts.process == _name():
+        if counts is None or counts.process == process_name():
             return
         old = self._processes.get(counts.process, counts)
         before = {name: min(count, old.before[name]) for name, count in counts.before.items()}
@@ -149,7 +141,8 @@ class WorkerCounts:
         return found
 
 
-def _name() -> str:
+def process_name() -> str:
+    """Return a name that no other process has."""
     return f"{_PROCESS}-{os.getpid()}"  # a forked process has the random part of its parent
 
 

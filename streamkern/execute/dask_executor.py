@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice, pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import dask
 from distributed import Client, Future, KilledWorker, LocalCluster
@@ -264,7 +264,7 @@ class DaskExecutor(Executor):
                 self.update_workers(WORKER_UPDATE_SECONDS)
                 self.require_workers()
                 for message in islice(feed, max(0, 2 * self.slots - len(flying))):
-                    flying.append((message, self._submit(broadcast, message)))
+                    flying.append((message, self._submit(_run, broadcast, message)))
                 if not flying:
                     return
                 try:
@@ -277,7 +277,7 @@ class DaskExecutor(Executor):
                     # gets a new name, and with it a new home.
                     broadcast = self.broadcast(payload)
                     flying = deque(
-                        (message, old if old.status == "finished" else self._submit(broadcast, message))
+                        (message, old if old.status == "finished" else self._submit(_run, broadcast, message))
                         for message, old in flying
                     )
                 else:
@@ -293,9 +293,7 @@ class DaskExecutor(Executor):
 
     def broadcast(self, payload: bytes) -> Future[Shared]:
         """Send ``payload`` as the argument of a task: what is scattered to a worker is lost with the worker."""
-        with large_arguments():
-            sent: Future[Shared] = self.client.submit(Shared, payload, self.allowed, pure=False)
-            return sent
+        return self._submit(Shared, payload, self.allowed)
 
     def task_result(self, answer: bytes, worker: str | None = None) -> Any:
         """The result of a task; its error is raised here."""
@@ -312,10 +310,9 @@ class DaskExecutor(Executor):
             ) from value
         raise value
 
-    def _submit(self, broadcast: Future[Shared], message: bytes) -> Future[bytes]:
-        with large_arguments():  # such as the rows of a leaf
-            task: Future[bytes] = self.client.submit(_run, broadcast, message, pure=False)
-            return task
+    def _submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": 1 << 60}):  # for the rows of a leaf
+            return cast("Future[T]", self.client.submit(function, *arguments, pure=False))
 
     def update_workers(self, age: float = 0.0) -> None:
         """See which workers there are, unless that was seen less than ``age`` seconds ago."""
@@ -561,11 +558,6 @@ def call_actor(placed: PlacedActor, message: bytes) -> Any:
         return placed.actor.step(message)
     except RuntimeError as error:
         raise LostError from error
-
-
-def large_arguments() -> dask.config.set:
-    """Let tasks be submitted with arguments of any size."""
-    return dask.config.set({"distributed.admin.large-graph-warning-threshold": 1 << 60})
 
 
 def _run(shared: Shared, message: bytes) -> bytes:

@@ -20,7 +20,7 @@ from distributed.protocol import pickle
 
 from streamkern.engine.parallel import one_blas_thread
 from streamkern.errors import MemoryLimitError, StorageError
-from streamkern.execute.base import PIPELINE_FILE, Allowance, ProcessCounts, process_counts
+from streamkern.execute.base import PIPELINE_FILE, Allowance, ProcessCounts, process_name
 from streamkern.memory import memory_limit, resident_bytes
 from streamkern.sources.remote_store import REQUEST_COUNTS
 
@@ -96,8 +96,9 @@ def sendable_error(error: Exception) -> Exception:
 
 
 def request_counts_of_worker(shared: Shared) -> ProcessCounts | None:
-    """Requests of this worker to stores."""
-    return process_counts(get_worker().address, shared.before)
+    """Requests of this worker to stores; None if it has sent none."""
+    now = REQUEST_COUNTS.now()
+    return ProcessCounts(process_name(), get_worker().address, shared.before, now) if now["requests"] else None
 
 
 def too_many_losses_error(what: str) -> StorageError:

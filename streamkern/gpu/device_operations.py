@@ -215,8 +215,7 @@ class OnDevice:
 
     def on_host(self, array: Any) -> Array:
         if self._is_here(array):
-            here: Array = array
-            return here
+            return cast(Array, array)
         with self.device.turn():
             return self.device.take(array)
 
@@ -262,19 +261,13 @@ class OnDevice:
         there = expansion.resident
         with there.lock:
             if there.centers is None:
-                Z = self.device.put(there.Z)
-                halves = None
-                if self._splits(expansion):
-                    halves = self.device.loops.split_halves(Z, True)
-                norms = self.device.loops.row_norms(Z) if halves is None else halves.norms
-                there.centers = _Centers(Z, norms, halves)
-            centers: _Centers = there.centers
-            return centers
-
-    def _splits(self, expansion: Centered) -> bool:
-        split_width = 8  # features from which a product of split rows, of three times the depth, takes less time
-        wide = expansion.Z.shape[1] >= split_width and expansion.dtype == np.float32
-        return wide and self.device.splits and expansion.kernel.profile is not None and expansion.kernel.norm == 2
+                split_width = 8  # features from which a product of split rows, three times as deep, takes less time
+                wide = expansion.Z.shape[1] >= split_width and expansion.dtype == np.float32
+                radial = expansion.kernel.profile is not None and expansion.kernel.norm == 2
+                Z, loops = self.device.put(there.Z), self.device.loops
+                halves = loops.split_halves(Z, True) if wide and radial and self.device.splits else None
+                there.centers = _Centers(Z, loops.row_norms(Z) if halves is None else halves.norms, halves)
+            return cast(_Centers, there.centers)
 
     def _inner(self, expansion: Centered, X: Any) -> tuple[Any, Sides]:
         """Return S and sides such that ``loops.values`` has the kernel values of rows on the device; others at once."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -29,19 +29,15 @@ class _Loops:
     def row_norms(self, X: Any) -> Any:
         return self.meter.array((len(X),), X.dtype)
 
-    def radial(self, S: Any, x_norms: Any, z_norms: Any, kind: str, params: Mapping[str, float]) -> None:
-        """In place."""
+    def in_place(self, *arrays: Any) -> None:
+        """Count nothing."""
+
+    radial = values = manhattan = in_place
 
     def split_halves(self, X: Any, centers: bool) -> Halves:
         n, d = X.shape
         width = 3 * (-(-d // 8) * 8)
         return Halves(self.empty((n, width), np.uint16), *(self.empty((n,), np.float32) for _ in range(2)))
-
-    def values(self, S: Any, sides: Any) -> None:
-        """In place."""
-
-    def manhattan(self, X: Any, Z: Any, out: Any) -> None:
-        """In place."""
 
     def outputs(self, S: Any, sides: Any, W: Any, target: Any = None) -> tuple[Any, Any]:
         n = len(S)
@@ -151,8 +147,7 @@ class MeteredDeviceEngine(OnDevice, MeterEngine):
         if W.dtype != basis.dtype:
             self.pull(basis, X, W.astype(basis.dtype), respond, outputs)
         with self.device.at_once():
-            pulled: Array = super().pull(basis, X, W, respond, outputs, prepared)
-            return pulled
+            return cast(Array, super().pull(basis, X, W, respond, outputs, prepared))
 
     def values(self, basis: Any, X: Array, then: Any = None) -> Array:
         with self.device.in_threads():

@@ -96,18 +96,14 @@ class Kernel(Parameters, ABC):
         Raises:
             UsageError: shapes do not fit, or ``threads`` is below 1.
         """
-        X = _floating(X, "X")
-        same = Z is None
-        Z = X if Z is None else _floating(Z, "Z").astype(X.dtype, copy=False)
-        _check_width(X, Z)
-        shift, Z = self._centred(Z)
-        basis, K = Expansion(self, Z), np.empty((len(X), len(Z)), X.dtype)
+        X, shift, basis = self._against(X, Z)
+        K = np.empty((len(X), basis.p), X.dtype)
 
         def part(rows: slice) -> None:
             basis.block(X[rows] - shift, out=K[rows])
 
-        run_parts(part, row_parts(len(X), *Z.shape), threads)
-        if same:
+        run_parts(part, row_parts(len(X), *basis.Z.shape), threads)
+        if Z is None:
             np.fill_diagonal(K, self.diag(X))
         return K
 
@@ -123,28 +119,29 @@ class Kernel(Parameters, ABC):
         Raises:
             UsageError: shapes do not fit, or ``threads`` is below 1.
         """
-        X = _floating(X, "X")
-        Z = _floating(Z, "Z").astype(X.dtype, copy=False)
-        _check_width(X, Z)
+        X, shift, basis = self._against(X, Z)
         if len(W) != len(Z):
             raise UsageError(f"W has {len(W)} rows where Z has {len(Z)}.", where="W", expected="one row a center")
-        shift, Z = self._centred(Z)
         weights = np.asarray(W, dtype=X.dtype)
         columns = weights.reshape(len(Z), -1)
-        basis, out = Expansion(self, Z), np.empty((len(X), columns.shape[1]), X.dtype)
+        out = np.empty((len(X), columns.shape[1]), X.dtype)
 
         def part(rows: slice) -> None:
             out[rows] = basis.predict(X[rows] - shift, columns)
 
-        run_parts(part, row_parts(len(X), *Z.shape), threads)
+        run_parts(part, row_parts(len(X), *basis.Z.shape), threads)
         return out.reshape((len(X), *weights.shape[1:]))
 
-    def _centred(self, Z: Array) -> tuple[Array, Array]:
-        """The centers' mean, or 0 if the kernel forbids centring, and the centers less this point."""
-        if not (self.translation_invariant and len(Z)):
-            return np.zeros((), Z.dtype), Z
-        shift = Z.mean(axis=0, dtype=np.float64).astype(Z.dtype)
-        return shift, Z - shift
+    def _against(self, X: Array, Z: Array | None) -> tuple[Array, Array, Expansion]:
+        """Rows in a floating dtype, the centers' mean or 0 if the kernel forbids centring, and the centers less it."""
+        X = _floating(X, "X")
+        Z = X if Z is None else _floating(Z, "Z").astype(X.dtype, copy=False)
+        if X.shape[1] != Z.shape[1]:
+            what = f"X has {X.shape[1]} features and Z has {Z.shape[1]}."
+            raise UsageError(what, where="Z", expected="rows of the same width")
+        centred = self.translation_invariant and len(Z)
+        shift = Z.mean(axis=0, dtype=np.float64).astype(Z.dtype) if centred else np.zeros((), Z.dtype)
+        return X, shift, Expansion(self, Z - shift if centred else Z)
 
     @property
     def needs_median(self) -> bool:
@@ -472,10 +469,3 @@ def _floating(X: Array, name: str) -> Array:
     if X.ndim != 2:
         raise UsageError(f"{name} has {X.ndim} dimensions.", where=name, expected="shape (rows, features)")
     return X if X.dtype in (np.float32, np.float64) else X.astype(np.float64)
-
-
-def _check_width(X: Array, Z: Array) -> None:
-    if X.shape[1] != Z.shape[1]:
-        raise UsageError(
-            f"X has {X.shape[1]} features and Z has {Z.shape[1]}.", where="Z", expected="rows of the same width"
-        )

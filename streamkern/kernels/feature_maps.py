@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import scipy.linalg
@@ -140,7 +140,8 @@ class RandomFourier(_Random):
     def basis(self, d: int, dtype: np.dtype[Any], Z: Array | None = None, center: Array | float = 0.0) -> Basis:
         omega = self.frequencies(d)
         omega *= 0.5 / np.pi  # in turns, so that float32 can drop whole turns without an error
-        phases = _uniforms(self.seed, self.M) + omega @ _spread(center, d)
+        draws = row_hash(np.arange(self.M), _key(self.seed, _Purpose.PHASES))
+        phases = (draws >> np.uint64(11)) * 2.0**-53 + omega @ _spread(center, d)
         dtype = np.dtype(dtype)
         return _Cosines(omega.astype(dtype), (phases - np.rint(phases)).astype(dtype))
 
@@ -281,8 +282,7 @@ def feature_map_from_json(data: dict[str, Any]) -> FeatureMap:
     parameters = {key: value for key, value in data.items() if key != "name"}
     if isinstance(parameters.get("kernel"), dict):
         parameters["kernel"] = kernel_from_json(parameters["kernel"])
-    made: FeatureMap = restored("feature map", _MAPS, str(data.get("name")), parameters)
-    return made
+    return cast(FeatureMap, restored("feature map", _MAPS, str(data.get("name")), parameters))
 
 
 # --------------------------------------------------------------------------------------------------------- the bases
@@ -384,10 +384,6 @@ def _normals(seed: int, purpose: int, M: int, d: int) -> Array:
     normals = np.zeros((M, d), dtype=np.float32)
     default_engine().loops.add_noise(normals, np.arange(M), copies=0, seed=_key(seed, purpose), sigma=1.0)
     return normals.astype(np.float64)
-
-
-def _uniforms(seed: int, M: int) -> Array:
-    return np.asarray((row_hash(np.arange(M), _key(seed, _Purpose.PHASES)) >> np.uint64(11)) * 2.0**-53)
 
 
 def _orthogonalised(rows: Array) -> Array:

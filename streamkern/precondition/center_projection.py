@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -84,8 +84,7 @@ class ExactProjection(Projection):
         if self.nystrom is None:
             return own
         phi = self.engine.product(K, self.nystrom.eigensystem.vectors.astype(K.dtype)).astype(np.float64)
-        found: Array = own - np.einsum("ij,ij->i", phi * self.nystrom.damping, phi)
-        return found
+        return cast(Array, own - np.einsum("ij,ij->i", phi * self.nystrom.damping, phi))
 
     @cached_property
     def _placed(self) -> Any:

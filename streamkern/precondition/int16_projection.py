@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -91,8 +91,7 @@ def _total(tiles: Sequence[PackedTile], addend: Callable[[PackedTile, Array], Ar
     for i, each in enumerate(zip(tiles, values, strict=True)):
         tree.put(0, i, (addend(*each),))
     (total,) = tree.total()
-    found: Array = total
-    return found
+    return cast(Array, total)
 
 
 def packed_lead(p: int, memory: int | None) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -54,8 +54,7 @@ class NystromPreconditioner:
     def correction(self, g: Array) -> Array:
         """Return Q_s g, shape (s, c), for g = K(X_s, X_m) r."""
         E = self.eigensystem.vectors
-        found: Array = E @ (self.damping[:, None] * (E.T @ g))
-        return found
+        return cast(Array, E @ (self.damping[:, None] * (E.T @ g)))
 
 
 @serializable
@@ -123,8 +122,7 @@ def with_halved_step(prepared: S, step: float | None) -> S | None:
     size: StepSize = given.size
     if step is not None or size.halvings >= MAX_HALVINGS:
         return None
-    found: S = replace(given, size=replace(size, halvings=size.halvings + 1))
-    return found
+    return cast("S", replace(given, size=replace(size, halvings=size.halvings + 1)))
 
 
 def measure(

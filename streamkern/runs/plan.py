@@ -94,11 +94,6 @@ class Plan:
             "memory_budget_bytes": self.budget,
         }
 
-    def _better(self) -> str:
-        if needed := self.footprint.better_budget:
-            return f"would be needed where rounding spoils the first solution, from a budget of {format_bytes(needed)}"
-        return "where rounding spoils the first solution"
-
     def text(self, result: Mapping[str, Any] | None = None) -> str:
         """Return the plan as a table for a terminal. With ``result``, as ``run`` returns it, add the measured costs."""
         width = max([12, *(len(stage.name) + 1 for stage in self.stages)])
@@ -123,7 +118,9 @@ class Plan:
         if result is not None:
             lines[-1] += f"; the run held {format_bytes(result['peak_memory_bytes'])}"
         if self.footprint.extra:
-            lines[-1] += f"; {format_bytes(self.footprint.extra)} more {self._better()}"
+            needed, where = self.footprint.better_budget, "where rounding spoils the first solution"
+            more = f"would be needed {where}, from a budget of {format_bytes(needed)}" if needed else where
+            lines[-1] += f"; {format_bytes(self.footprint.extra)} more {more}"
         worker = format_bytes(self.footprint.worker_bytes(self.worker_threads))
         lines.append(
             f"a worker of a cluster, {self.worker_threads} thread(s), needs {worker} in addition to its process: "

@@ -115,9 +115,11 @@ def _run(pipeline: Pipeline, folder: Path, given: Resources, checkpoint_seconds:
     """Carry the run out, in a directory that is locked; its result is written, whatever happens."""
     for parent in (folder, folder / "stages", *(folder / "checkpoints").glob("*")):
         tidy(parent)
-    before, finished = _last_done(folder / "result.json"), _finished(folder)
-    manifest = _manifest(pipeline, given, checkpoint_seconds)
-    changed = _changed(folder, manifest)
+    earlier, result = read_json(folder / "manifest.json"), read_json(folder / "result.json") or {}
+    # The last complete result, of ``model.zarr``. A failed run carries it on, so that it is not lost.
+    before = result if result.get("status") == "done" else result.get("last_done")
+    finished, manifest = earlier if _is_done(earlier, result) else None, _manifest(pipeline, given, checkpoint_seconds)
+    changed = [] if earlier is None or finished else _changed(folder, earlier, manifest)
     write_json(folder / "manifest.json", manifest)
     events.emit("run", state="begin", name=pipeline.name, run_dir=str(folder))
     _warn_of_pipeline(pipeline, changed, events)
@@ -141,7 +143,7 @@ def _run(pipeline: Pipeline, folder: Path, given: Resources, checkpoint_seconds:
         # If the disk failed, a second error must not replace the first.
         with suppress(StorageError):
             if status == "refused" and finished is not None:
-                write_json(folder / "manifest.json", finished)  # the run that result.json still describes
+                write_json(folder / "manifest.json", finished)  # of the run that result.json still describes
             else:
                 write_json(folder / "result.json", failure)
         events.emit("run", state=status, error=failure["error"])
@@ -235,8 +237,8 @@ def resume(
             remedy="run it again with the same settings and --run-dir: it resumes where this run ended",
         )
     with locked(folder):
-        result = read_json(folder / "result.json")
-    if result is not None and result.get("status") == "done" and result.get("run") == manifest.get("run"):
+        result = read_json(folder / "result.json") or {}
+    if _is_done(manifest, result):
         return RunResult(result, folder)
     place = Path(manifest.get("directory", ""))
     if not place.is_dir():
@@ -329,18 +331,8 @@ def _resource_fields(counts: WorkerCounts | None = None) -> dict[str, Any]:
     return memory | ({"store": store} if store["requests"] else {})
 
 
-def _last_done(path: Path) -> dict[str, Any] | None:
-    """The last complete result, of ``model.zarr``. A failed run carries it on, so that it is not lost."""
-    found = read_json(path) or {}
-    done = found if found.get("status") == "done" else found.get("last_done")
-    return done if isinstance(done, dict) else None
-
-
-def _finished(folder: Path) -> dict[str, Any] | None:
-    """The manifest of the run that has finished here, or None if the last one has not."""
-    manifest, result = read_json(folder / "manifest.json"), read_json(folder / "result.json") or {}
-    done = manifest is not None and result.get("status") == "done" and result.get("run") == manifest.get("run")
-    return manifest if done else None
+def _is_done(manifest: dict[str, Any] | None, result: dict[str, Any]) -> bool:
+    return manifest is not None and result.get("status") == "done" and result.get("run") == manifest.get("run")
 
 
 def _manifest(pipeline: Pipeline, given: Resources, checkpoint_seconds: float) -> dict[str, Any]:
@@ -387,10 +379,9 @@ _TRAINING = (
 )
 
 
-def _changed(folder: Path, manifest: dict[str, Any]) -> list[str]:
+def _changed(folder: Path, before: dict[str, Any], manifest: dict[str, Any]) -> list[str]:
     """Differences between the run that is about to begin and one that was interrupted in its training here."""
-    before = read_json(folder / "manifest.json")
-    if before is None or _finished(folder) is not None or not any((folder / "checkpoints").glob("*/[0-9]*")):
+    if not any((folder / "checkpoints").glob("*/[0-9]*")):
         return []
     now = redacted(json.loads(json.dumps(manifest, default=str)))
     return [name for name in _TRAINING if before.get(name) != now[name]]

@@ -56,15 +56,12 @@ def after_fit(recipe: Recipe) -> tuple[Stage, ...]:
         replace(each, run=_evaluate, take=_take_evaluation, key=_evaluation_key, when=lambda fit: True)
         for each in evaluation_of(recipe)
     ]
-    return (step(_require_unchanged), SAVE, *measured, *([DIAGNOSE] if recipe.diagnose else []))
+    # Data that changed in training are refused before their model takes the place of an earlier one.
+    unchanged = step(lambda fit: require_unchanged(fit.recipe.train, fit.recipe.validation))
+    return (unchanged, SAVE, *measured, *([DIAGNOSE] if recipe.diagnose else []))
 
 
 # -------------------------------------------------------------------------------------------------------------- save
-
-
-def _require_unchanged(fit: Any) -> None:
-    """Refuse data that changed in training, before their model takes the place of an earlier one."""
-    require_unchanged(fit.recipe.train, fit.recipe.validation)
 
 
 def _save(fit: Any) -> None:
@@ -208,10 +205,6 @@ def _take_evaluation(fit: Any, found: dict[str, Any]) -> None:
 # ---------------------------------------------------------------------------------------------------------- diagnose
 
 
-def _diagnose(fit: Any) -> dict[str, Any]:
-    return diagnose(fit.problem, fit.runner.model.weights)
-
-
 def _take_diagnosis(fit: Any, found: dict[str, Any]) -> None:
     fit.runner.measured["diagnostics"] = found
 
@@ -229,7 +222,7 @@ def _diagnosis_work(shape: FitShape) -> StageWork:
 
 
 DIAGNOSE = Stage(
-    "diagnostics", _diagnose, take=_take_diagnosis,
+    "diagnostics", lambda fit: diagnose(fit.problem, fit.runner.model.weights), take=_take_diagnosis,
     key=lambda fit: (*_model_key(fit), fit.problem.train.fingerprint),
     memory=lambda shape: max(projection(_normal_equations(shape), SOLVING).stages.values()),
     work=_diagnosis_work,

@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -89,7 +89,7 @@ class Trial:
 
     def to_json(self) -> dict[str, Any]:
         """The trial as JSON-serialisable data."""
-        return {each.name: getattr(self, each.name) for each in fields(self)} | {"kernel": self.kernel.to_json()}
+        return vars(self) | {"kernel": self.kernel.to_json()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,8 +153,7 @@ class Tuning:
 
     def to_json(self) -> dict[str, Any]:
         """All of it but the pipeline, as JSON-serialisable data."""
-        given = {each.name: getattr(self, each.name) for each in fields(self)}
-        return given | {
+        return vars(self) | {
             "median": self.median,
             "trials": [trial.to_json() for trial in self.trials],
             "curve": [trial.to_json() for trial in self.curve],

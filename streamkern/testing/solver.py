@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
@@ -68,8 +68,7 @@ def least_squares(X: Array, y: Array, Z: Array) -> Array:
     L = np.linalg.cholesky(np.exp(-cdist(Z, Z) / BANDWIDTH))  # the model is linear in features with K(Z, Z) = L L^T
     features = scipy.linalg.solve_triangular(L, np.exp(-cdist(X, Z) / BANDWIDTH).T, lower=True).T
     b = scipy.linalg.lstsq(features, y, lapack_driver="gelsy")[0]
-    weights: Array = scipy.linalg.solve_triangular(L, b, lower=True, trans="T")
-    return weights
+    return cast(Array, scipy.linalg.solve_triangular(L, b, lower=True, trans="T"))
 
 
 def distance(problem: Problem, X: Array, a: Array, b: Array) -> float:
