@@ -117,9 +117,6 @@ class AbstractArray(NDArrayOperatorsMixin):
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __iter__(self) -> Iterator[Any]:
-        return (self[i] for i in range(len(self)))
-
     def __float__(self) -> float:
         """A nominal number; what affects a plan is declared through ``Engine.decide``."""
         return 1.0

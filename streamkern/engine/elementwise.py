@@ -127,14 +127,19 @@ def has_dense_rows(X: Array) -> bool:
     return X.size == 0 or (bool(X.flags.aligned) and (X.shape[1] == 1 or X.strides[1] == X.itemsize))
 
 
+def check_gathered(raw: Any, rows: int, out: Any) -> None:
+    """Check that so many rows of an array fit an output."""
+    if raw.ndim != 2 or out.shape != (rows, raw.shape[1]):
+        raise UsageError(
+            f"Cannot gather {rows} rows of an array of shape {raw.shape} into one of shape {out.shape}.",
+            where="out",
+            expected=f"an output of shape ({rows}, {raw.shape[-1]})",
+        )
+
+
 def check_gather(raw: Array, index: IntArray, out: Array) -> None:
     """Check what a compiled gather would otherwise read or write out of bounds."""
-    if raw.ndim != 2 or out.shape != (len(index), raw.shape[1]):
-        raise UsageError(
-            f"Cannot gather {len(index)} rows of an array of shape {raw.shape} into one of shape {out.shape}.",
-            where="out",
-            expected=f"an output of shape ({len(index)}, {raw.shape[-1]})",
-        )
+    check_gathered(raw, len(index), out)
     if len(index) and (int(index.min()) < 0 or int(index.max()) >= len(raw)):
         raise UsageError(
             f"Row indices run from {index.min()} to {index.max()} where there are {len(raw)} rows.",

@@ -17,6 +17,7 @@ from streamkern.engine.elementwise import (
     Profile,
     check_angular,
     check_floats,
+    check_gathered,
     check_manhattan,
     check_norms,
     check_phases,
@@ -25,7 +26,6 @@ from streamkern.engine.elementwise import (
     radial_formula,
     wide,
 )
-from streamkern.errors import UsageError
 from streamkern.gpu.cuda_source import DISTANCES, STORED, VALUES, Definitions, rows_at_once
 from streamkern.rng import seed_words
 from streamkern.types import IntArray
@@ -123,7 +123,7 @@ class CudaLoops:
         n, out = len(X), self.empty(X.shape, np.float32)
         height, width, channels = (*shape, 1)[:3]
         low, high = seed_words(seed)
-        self._warps("images", "move_pixels", n, (
+        self._by_row("images", (), "move_pixels", n, (
             X, out, i32(n), i32(height), i32(width), i32(channels), self._integers(ids), self._integers(copies),
             u32(low), u32(high), i32(padding), np.float32(value), np.float64(probability),
         ))  # fmt: skip
@@ -132,24 +132,18 @@ class CudaLoops:
     def mix_rows(self, X: Any, bank: Any, partner: Any, share: Any) -> Any:
         """Mix rows X (n, d) in place with rows ``partner`` of a bank: share X + (1 − share) bank[partner]."""
         n, d = X.shape
-        self._warps("images", "mix_rows", n, (X, bank, i32(n), i32(d), self._integers(partner), self.put(share)))
+        self._by_row("images", (), "mix_rows", n, (X, bank, i32(n), i32(d), self._integers(partner), self.put(share)))
         return X
 
-    def _warps(self, file: str, kernel: str, n: int, args: Any) -> None:
+    def _by_row(self, file: str, definitions: Definitions, kernel: str, n: int, args: Any) -> None:
         if n:
-            self.launch(file, (), kernel, (-(-n // _WARPS), 1), (_THREADS, 1), args)
+            self.launch(file, definitions, kernel, (-(-n // _WARPS), 1), (_THREADS, 1), args)
 
     def _assemble(
         self, raw: Any, index: Any, out: Any, scale: Any, offset: Any, ids: Any, copies: Any, seed: int, sigma: float
     ) -> None:
         n, d = out.shape
-        rows = n if index is None else len(index)
-        if raw.ndim != 2 or raw.shape[1] != d or rows != n:
-            raise UsageError(
-                f"Cannot gather {rows} rows of an array of shape {raw.shape} into one of shape {out.shape}.",
-                where="out",
-                expected="an output with a row for each index, and a column for each of the array",
-            )
+        check_gathered(raw, n if index is None else len(index), out)
         if not n or not d:
             return
         real = np.float64 if wide(raw.dtype) else np.float32
@@ -193,9 +187,7 @@ class CudaLoops:
         check_floats(X)
         n, d = X.shape
         out = self.empty((n,), X.dtype)
-        if n:
-            args = (X, _stride(X), i32(n), i32(d), out)
-            self._of_rows((("REAL", _real(X.dtype)),), "row_norms", n, args)
+        self._by_row("norms", (("REAL", _real(X.dtype)),), "row_norms", n, (X, _stride(X), i32(n), i32(d), out))
         return out
 
     def split_halves(self, X: Any, centers: bool) -> Halves:
@@ -204,13 +196,9 @@ class CudaLoops:
         aligned = 8  # numbers of 16 bits: tensor cores read rows that begin there
         width = -(-d // aligned) * aligned
         found = Halves(self.empty((n, 3 * width), np.uint16), *(self.empty((n,), np.float32) for _ in range(2)))
-        if n:
-            args = (X, _stride(X), i32(n), i32(d), i32(width), *found, i32(centers))
-            self._of_rows((("REAL", "float"),), "split_rows", n, args)
+        args = (X, _stride(X), i32(n), i32(d), i32(width), *found, i32(centers))
+        self._by_row("norms", (("REAL", "float"),), "split_rows", n, args)
         return found
-
-    def _of_rows(self, definitions: Definitions, kernel: str, n: int, args: Any) -> None:
-        self.launch("norms", definitions, kernel, (-(-n // _WARPS), 1), (_THREADS, 1), args)
 
     # -------------------------------------------------------------------------------------- kernel values
 
@@ -314,10 +302,9 @@ class CudaLoops:
         """Put F − y, times the rows' weights, in place of outputs F (n, c); return losses as ``outputs`` does."""
         (n, c), (y, w) = F.shape, target
         losses = self.empty((n,), np.float64)
-        if n:
-            codes, values = (y, None) if y.ndim == 1 else (None, y)
-            args = (F, i32(n), i32(c), codes, values, w, losses)
-            self.launch("step", (("REAL", _real(F.dtype)),), "residual", (-(-n // _WARPS), 1), (_THREADS, 1), args)
+        codes, values = (y, None) if y.ndim == 1 else (None, y)
+        args = (F, i32(n), i32(c), codes, values, w, losses)
+        self._by_row("step", (("REAL", _real(F.dtype)),), "residual", n, args)
         return losses
 
     def pulled(self, S: Any, sides: Sides, r: Any, into: Any = None) -> Any:
