@@ -10,6 +10,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from streamkern.memory import (
     resident_bytes,
     share_heap,
 )
+from streamkern.resources import default_threads
 from streamkern.sources.base import Source
 from streamkern.types import Array
 
@@ -276,26 +278,63 @@ def test_a_better_solve_is_projected_only_where_the_budget_allows_it() -> None:
     assert project(solver=sk.EigenPro()).extra == 0
 
 
+FEW: dict[str, Any] = {"n": 20_000, "d": 300, "p": 500}
+REFUSED: dict[str, dict[str, Any]] = {
+    "centers": {"p": 60_000, "budget": 600 * MIB},
+    "projection": {"p": 9000, "budget": 800 * MIB, "solver": sk.EigenPro(projection="exact")},
+    "batch": {"budget": 500 * MIB, "solver": sk.EigenPro(batch=200_000)},
+    "threads": {"budget": 600 * MIB, "slots": 24},
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("changes", "remedy"),
-    [
-        ({"budget": 100 * MIB}, "the Python process alone holds more"),
-        ({"p": 50_000}, r"use at most [0-9,]+ centers"),
-        ({"p": 9000, "solver": sk.EigenPro(projection="exact")}, 'projection="packed"'),
-    ],
-)
-def test_what_cannot_fit_is_refused_with_a_remedy(changes: dict[str, Any], remedy: str) -> None:
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_offers_the_most_that_fits(name: str) -> None:
+    """What it says would fit does, by itself: the budget, and fewer of anything, of which one more does not."""
+    case = FEW | REFUSED[name]
     with pytest.raises(sk.errors.PlanRefusedError, match="stage is the largest") as caught:
-        project(**changes)
-    text = str(caught.value)
+        project(**case)
     assert caught.value.exit_status == 2
-    assert re.search(remedy, text)
-    needed = re.search(r"a budget of at least ([0-9.]+ [KMG]iB)", text)
-    assert needed is not None
-    enough = int(1.01 * parse_bytes(needed[1]))
-    if "solver" not in changes:
-        assert project(**{**changes, "budget": enough}).peak <= enough
+    needed = re.search(r"a budget of at least ([0-9.]+ [KMG]iB)", str(caught.value))
+    project(**case | {"budget": int(1.01 * parse_bytes(needed[1]))})
+    remedy = str(caught.value.remedy).replace(",", "")
+    # More threads than cores need no more memory, but fewer of them.
+    assert remedy.startswith("raise memory to ") or case.get("slots", 0) > default_threads()
+    offers = {
+        "projection": (r'projection="(\w+)"', lambda value: {"solver": sk.EigenPro(projection=value)}),
+        "batch": (
+            r"use batch=(\d+)",
+            lambda value: {"solver": replace(case.get("solver", sk.EigenPro()), batch=value)},
+        ),
+        "centers": (r"use at most (\d+) centers", lambda value: {"p": value}),
+        "threads": (r"use (\d+) thread", lambda value: {"slots": value}),
+        "lanes": (r"use lanes=(\d+)", lambda value: {"lanes": value}),
+    }
+    offered = {each: found[1] for each, (pattern, _) in offers.items() if (found := re.search(pattern, remedy))}
+    assert name in offered
+    for each, value in offered.items():
+        change = offers[each][1]
+        if each == "projection":
+            project(**case | change(value))
+            continue
+        project(**case | change(int(value)))
+        if each == "threads" and int(value) == default_threads():
+            continue  # more would fit, and gain nothing
+        with pytest.raises(sk.errors.PlanRefusedError):
+            project(**case | change(int(value) + 1))
+
+
+@pytest.mark.parametrize("projection", ["packed", "exact"])
+def test_no_number_of_centers_fits_and_the_refusal_is_still_a_refusal(projection: str) -> None:
+    """The search for fewer centers comes to numbers that EigenPro itself refuses."""
+    with pytest.raises(sk.errors.PlanRefusedError, match="may use") as caught:
+        project(**FEW | {"p": 60_000}, budget=230 * MIB, solver=sk.EigenPro(projection=projection))
+    assert "centers (or features)" not in str(caught.value.remedy)
+
+
+def test_no_room_at_all_is_said_so() -> None:
+    with pytest.raises(sk.errors.PlanRefusedError, match="the Python process alone holds more than this"):
+        project(**FEW, budget=100 * MIB)
 
 
 # ------------------------------------------------------------------------------------------------------------- sizes

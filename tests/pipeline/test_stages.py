@@ -140,7 +140,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import streamkern as sk
+from streamkern.partition import grow_tree, leaf_rows
 
+leaf_rows._BLOCK_ROWS, leaf_rows.RUN_BYTES = 250, 1 << 12  # several runs of few rows
+grow_tree.SAMPLE_ROWS, grow_tree.MIN_SAMPLE_ROWS_OF_LEAF = 300, 250  # one level by the sample, the next by counts
 kind, place, seconds = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
 killed = json.loads((place / "killed.json").read_text()) if (place / "killed.json").exists() else None
 rng = np.random.default_rng(0)
@@ -211,7 +214,7 @@ KINDS = {
     "plain": {"statistics", "check-validation", "check-test", "bandwidth", "centers", "eigensystem", "train"},
     "search": {"preprocess-joinquantiles", "statistics", "kernel", "centers", "train"},
     "metric": {"metric", "bandwidth", "train"},
-    "leaves": {"kernel", "level-sample", "scatter", "leaf-0"},
+    "leaves": {"kernel", "level-sample", "level-1", "scatter", "leaf-0"},
     "calibrated": {"calibrate", "diagnostics"},
     "retrained": {"kernel", "train"},
     "grouped": {"preprocess-auto", "statistics", "kernel", "check-validation", "train"},
