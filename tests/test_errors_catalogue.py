@@ -30,8 +30,7 @@ from streamkern.kernels import feature_map_from_json, kernel_from_json
 from streamkern.kernels.base import Sum
 from streamkern.papers.lanczos import speedup_ratio
 from streamkern.precondition.eigensystem import top_eigensystem
-from streamkern.registry.promotion_gate import Gate
-from streamkern.runs.solution_spectrum import effective_dimension, rayleigh_quotient
+from streamkern.runs.solution_spectrum import rayleigh_quotient
 
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "streamkern"
@@ -100,8 +99,6 @@ def test_nothing_else_is_raised_where_users_see_it() -> None:
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((60, 4)).astype(np.float32)
 Y = np.arange(60) % 3
-NAN = X.copy()
-NAN[17, 2] = np.nan
 
 
 def zarr(folder: Path, rows: np.ndarray = X, y: np.ndarray | None = Y, **more: Any) -> Path:
@@ -177,27 +174,18 @@ def half(folder: Path, **marks: Any) -> Path:
 
 
 USED_BELOW = (
-    ArraySource, DaskExecutor, Gate, Quarantined, SimpleNamespace, Sum, effective_dimension, feature_map_from_json,
-    kernel_from_json, pd, rayleigh_quotient, speedup_ratio, top_eigensystem,
+    ArraySource, DaskExecutor, Quarantined, SimpleNamespace, Sum, feature_map_from_json, kernel_from_json, pd,
+    rayleigh_quotient, speedup_ratio, top_eigensystem,
 )  # fmt: skip
 
 VALUES: list[tuple[str, str]] = [
     # expression, and a word of the message: the value that was got
-    ("sk.run(job(), f / 'run', threads=0)", "threads is 0|0 threads"),
-    ("sk.run(job(), f / 'run', resources=sk.Resources(scheduler='slurm'))", "slurm"),
-    ("run(f, centers=sk.Given(np.ones((3, 9))))", "(3, 9)"),
-    ("run(f, train=sk.from_arrays(np.repeat(X[:5], 12, axis=0), Y), centers=sk.KMeans(10))", "5 distinct"),
-    ("plan(centers=sk.Uniform(600))", "600 rows"),
-    ("sk.plan(job(), memory='4GiB', resources=sk.Resources(worker_memory='100MiB'))", "100.0 MiB"),
     ("sk.Laplace(1.0)(X, X, threads=0)", "threads is 0"),
     ("sk.run(job(), resources='threads')", "threads"),
     ("run(f, train=data.augment(sk.augment.Custom(lambda rows, *more: rows[:1])))", "(1, 4)"),
     ("run(f, train=data.augment(sk.augment.Custom(lambda rows, *more: rows * np.nan)))", "not finite"),
     ("run(f, train=sk.from_arrays(X, Y).augment(sk.augment.HorizontalFlip((3, 3))))", "4 features"),
-    ("data.scale([1, 2])", "(2,)"),
     ("data.augment(3)", "3 is not an augmentation"),
-    ("data.augment(copies=2, rows=5)", "copies and rows"),
-    ("data.augment(copies=0)", "copies is 0"),
     ("data.split(test=2)", "2"),
     ("data.sample(100)", "100 rows"),
     ("data.sample(10, stratify=True, weights=np.ones(60))", "stratify and weights"),
@@ -208,36 +196,13 @@ VALUES: list[tuple[str, str]] = [
     ("data.sample(10, weights=np.ones(5))", "(5,)"),
     ("sk.from_arrays(X, np.where(Y == 1, np.nan, Y)).sample(10, stratify=True)", "NaN"),
     ("sk.Impute('constant', value=np.inf)", "inf"),
-    ("run(f, preprocess=(sk.OneHot((9,)),))", "9"),
-    ("run(f, preprocess=(sk.OneHot((1, 1)),))", "twice|(1, 1)"),
-    ("run(f, train=sk.from_arrays(np.where(np.arange(4) == 2, np.nan, X), Y), preprocess=(sk.Impute('mean'),))", "2"),
     ("run(f, train=sk.from_arrays(X, np.where(Y == 1, np.nan, Y)))", "row 1"),
     ("run(f, train=sk.from_arrays(X, np.where(Y == 1, np.nan, Y)), task='regression')", "row 1"),
-    ("run(f, train=sk.from_arrays(np.ones((60, 4)), Y))", "constant"),
     ("run(f, train=sk.from_arrays(np.eye(2)[np.arange(10_001) % 2], np.arange(10_001)))", "different values"),
-    ("run(f, train=sk.from_arrays(X, Y + 0.5))", ".5"),
     ("run(f, train=sk.from_arrays(X, Y.astype(str)), task='regression')", "type"),
-    ("plan(train=sk.from_arrays(X[:0], Y[:0]))", "0 rows"),
-    ("model().score(sk.from_arrays(X, Y.astype(str)))", "type"),
-    ("model().score(sk.from_arrays(X, np.stack([Y, Y], axis=1)))", "2 values"),
-    ("model('regression').score(sk.from_arrays(X, np.stack([Y, Y], axis=1)))", "2 values"),
-    ("model('regression').score(sk.from_arrays(X, np.array(list('abc'))[Y]))", "not a number"),
-    ("model().score(sk.from_arrays(X, None))", "no target"),
-    ("model().predict(NAN)", "row 17"),
     ("sk.Predictor(model(), max_rows=0)", "max_rows is 0"),
-    ("sk.KernelClassifier(kernel='rbfs').fit(X, Y)", "rbf"),
-    ("sk.KernelClassifier(dtype='int8').fit(X, Y)", "int8"),
-    ("sk.KernelClassifier().fit(data, Y)", "y"),
     ("sk.RandomFourier(sk.Cauchy(1), 8)", "Cauchy"),
-    ("sk.KernelClassifier(scaling='unit').fit(X, Y)", "unit"),
-    ("sk.run(job(), f / 'run', checkpoint_seconds=-1)", "-1"),
-    ("sk.run(job(), f / 'run', memory='5 apples')", "5 apples"),
-    ("sk.run(job(), f / 'run', memory='-1')", "-1"),
-    ("run(f) and sk.resume(f / 'run')", "pipeline file"),
     ("sk.load_pipeline(file(f, '', 'job.txt'))", "job.txt"),
-    ("sk.load_pipeline(file(f, 'def pipeline(a: int): ...'))", "'a'"),
-    ("sk.load_pipeline(file(f, 'def pipeline(a: int = 1): ...'), {'b': '1'})", "'b'"),
-    ("sk.load_pipeline(file(f, 'def pipeline(a: int = 1): ...'))", "NoneType"),
     ("sk.load_pipeline(file(f, 'def pipeline(a: \"Missing\" = 1): ...'))", "Missing"),
     ("sk.Registry(f)", "no model registry"),
     ("sk.Registry(f / 'models', create=True).load()", "champion"),
@@ -246,28 +211,15 @@ VALUES: list[tuple[str, str]] = [
     ("sk.Registry(f / 'models', create=True).rollback()", "earlier champion"),
     ("sk.Registry(f / 'models', create=True).prune(0)", "keep is 0"),
     ("sk.predict(model().save(f / 'm.zarr'), zarr(f, X.astype('uint8')), f / 'out.parquet')", "uint8"),
-    ("sk.predict(model().save(f / 'm.zarr'), zarr(f), f / 'out.parquet', id='prediction')", "prediction"),
     ("sk.open_dataset(model().save(f / 'saved.zarr'))", "saved model"),
-    ("model().save(file(f, 'x', 'm.zarr'))", "m.zarr"),
-    ("sk.EigenPro(momentum=0.5, projection='delayed')", "momentum"),
     ("run(f, features=sk.RandomFourier(sk.Gaussian(1), 8), solver=sk.EigenPro())", "features"),
-    ("run(f, centers=sk.Uniform(1), solver=sk.EigenPro(projection='inexact'))", "1 centers"),
     ("run(f, train=data.augment(copies=2), centers=sk.AllRows(), solver=sk.EigenPro2())", "60 stored rows"),
     ("run(f, solver=sk.EigenPro2())", "10 centers"),
     ("run(f, features=sk.RandomFourier(sk.Gaussian(1), 8), solver=sk.EigenPro2())", "features"),
-    ("run(f, centers=sk.AllRows(), solver=sk.Falkon())", "AllRows"),
-    ("run(f, features=sk.RandomFourier(sk.Gaussian(1), 8), solver=sk.Falkon())", "features"),
-    ("run(f, features=sk.RandomFourier(sk.Gaussian(1), 8), solver=sk.LBFGS())", "features"),
     ("sk.SGD(schedule='pegasos')", "pegasos"),
-    ("sk.ExponentialPower(1.0, 1.5, norm=1)", "1.5"),
-    ("sk.KernelClassifier(preprocess=3).fit(X, Y)", "preprocess is 3"),
     ("sk.KernelClassifier(resources=4).fit(X, Y)", "4"),
     ("data.sample(5, weights='w')", "have no names"),
     ("sk.SGD(step=1, stages=((1, 0.1),))", "stages"),
-    ("sk.corollary_1(9, 100)", "9"),
-    ("run(f, train=data.augment(rows=70), solver=sk.SVRG(sampling='importance'))", "60"),
-    ("run(f, solver=sk.EigenPro(patience=2))", "patience"),
-    ("run(f, solver=sk.SGD(step=30.0, batch=4, epochs=20))", "loss"),
     ("sk.from_arrays(X, Y, columns=['a'])", "1 distinct"),
     ("ArraySource(X, Y, chunk_rows=0)", "0"),
     ("sk.open_dataset(f / 'no')", "no"),
@@ -275,12 +227,9 @@ VALUES: list[tuple[str, str]] = [
     ("sk.open_dataset(f / 'no.parquet')", "no.parquet"),
     ("sk.open_dataset(f)", ""),
     ("sk.open_dataset(f, format='csv')", "csv"),
-    ("sk.open_dataset(zarr(f), target='lable')", "label"),
     ("sk.open_dataset(zarr(f), target='label', columns=['a'])", "no names"),
     ("sk.open_dataset(parquet(f, a=[1.0], b=[2.0]), columns=['a', 'a'])", "'a'"),
-    ("sk.open_dataset(parquet(f, a=[1.0], b=['x']), schema={'b': 'text'})", "'text'"),
     ("sk.from_arrays(X, schema=3, columns=None) and sk.from_arrays({'a': [1]}, schema=3)", "3"),
-    ("sk.Schema(3)", "3"),
     ("sk.from_arrays(pd.DataFrame([[1, 2]], columns=['a', 'a']))", "'a'"),
     ("sk.KernelRegressor().fit(X, list(pd.date_range('2026-01-01', periods=len(X), tz='UTC')))", "2026-01-01"),
     ("sk.open_dataset(parquet(f, a=[1.0], b=[[1.0]]))", "'b'"),
@@ -305,7 +254,6 @@ VALUES: list[tuple[str, str]] = [
     ("run(f, name='a') and run_locked(f)", "process"),
     ("sk.ingest(npz(f, a=X[:, 0], b=X[:5, 0]), f / 'out.zarr')", "60 and 5 rows"),
     ("sk.ingest(npz(f, X=X, a=X, b=Y), f / 'out.zarr', target=['a', 'b'])", "target 'a' is a column of float32[60, 4]"),
-    ("sk.ingest((X, Y), file(f, '', 'a') / 'out.zarr')", "directory"),
     ("sk.write_zarr(file(f, '', 'a') / 'x.zarr', X)", "a/x.zarr"),
     ("sk.ingest(hdf5(f), f / 'out.zarr')", "empty.h5"),
     ("sk.open_dataset(npz(f, X=X))", "a.npz"),
@@ -322,11 +270,8 @@ VALUES: list[tuple[str, str]] = [
         "sk.KernelRegressor(centers=2, metric=sk.AGOP()).fit(data.augment(sk.augment.GaussianNoise(0.1)))",
         "augmented rows",
     ),
-    ("run(f, train=data.augment(copies=2), partition=sk.Partition())", "augmented or repeated"),
-    ("top_eigensystem(np.eye(5), 5)", "5 eigenpairs"),
     ("top_eigensystem(np.full((5, 5), np.inf), 2)", "finite"),
     ("speedup_ratio(np.ones(3), 9)", "k is 9"),
-    ("effective_dimension(np.ones(3), 0.0)", "0"),
     ("rayleigh_quotient(np.eye(3), np.zeros(3))", "zero"),
     ("sk.Laplace(1) * -1.0", "-1"),
     ("Sum(())", "()"),
@@ -349,7 +294,7 @@ VALUES: list[tuple[str, str]] = [
 @pytest.mark.parametrize(("expression", "word"), VALUES, ids=[expression[:60] for expression, _ in VALUES])
 def test_it_names_what_it_got(expression: str, word: str, tmp_path: Path) -> None:
     data = sk.from_arrays(X, Y)
-    names = {"f": tmp_path, "data": data, "augmented": data.augment(sk.augment.GaussianNoise(1))}
+    names = {"f": tmp_path, "data": data}
     with pytest.raises(sk.StreamkernError) as caught:
         eval(expression, globals() | names)
     told = str(caught.value)

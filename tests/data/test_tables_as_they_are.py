@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
 
-import dask.dataframe
-import h5py
 import numpy as np
 import pandas as pd
-import polars
 import pyarrow as pa
 import pytest
-import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyarrow import feather
 
 import streamkern as sk
 from streamkern.sources.schema import Column
+from tests.test_type_matrix import DOORS, as_zarr, through
 
 WORDS = ["Oslo", "Zürich", "東京", "a,b", 'say "x"', " x ", "NA?", "0123"]
 N = 90
@@ -54,64 +49,18 @@ def fitted() -> sk.KernelRegressor:
     return sk.KernelRegressor(**SETTINGS).fit(table, target(table))
 
 
-def arrays(table: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Return the columns as NumPy stores them: a gap is NaN, NaT or an empty text."""
-    columns = {name: table[name] for name in table.columns}
-    return {
-        name: values.fillna("").to_numpy(dtype=str)
-        if pd.api.types.is_string_dtype(values.dtype)
-        else values.to_numpy(dtype="M8[s]")
-        if values.dtype.kind == "M"
-        else values.to_numpy(dtype=float, na_value=np.nan)
-        for name, values in columns.items()
-    }
-
-
-def write_arrays(table: pd.DataFrame, folder: Path) -> None:
-    """Write an array a column: a zarr group, an HDF5 file (which has no dates: text), an archive of NumPy's."""
-    columns = arrays(table)
-    np.savez(folder / "rows.npz", **columns)
-    group = zarr.create_group(folder / "rows.zarr", overwrite=True)
-    with h5py.File(folder / "rows.h5", "w") as file:
-        for name, values in columns.items():
-            text = values.dtype.kind == "U"
-            group.create_array(
-                name, shape=values.shape, chunks=(7,), dtype=str if text else values.dtype,
-                config={"write_empty_chunks": True},
-            )[:] = values  # fmt: skip
-            dated = np.where(np.isnat(values), "", values.astype(str)) if values.dtype.kind == "M" else values
-            written = dated.astype(object) if dated.dtype.kind == "U" else dated
-            file.create_dataset(name, data=written, dtype=h5py.string_dtype() if written.dtype == object else None)
+def arrow_of(table: pd.DataFrame) -> pa.Table:
+    return pa.Table.from_pandas(table, preserve_index=False)
 
 
 def doors(table: pd.DataFrame, folder: Path) -> dict[str, Any]:
     """Return the same rows through every door."""
-    arrow = pa.Table.from_pandas(table, preserve_index=False)
-    table.to_csv(folder / "rows.csv", index=False)
-    table.to_parquet(folder / "rows.parquet", row_group_size=7)
-    feather.write_feather(arrow, folder / "rows.feather")
-    as_json = [
-        {name: None if pd.isna(value) else value for name, value in row.items()} for row in table.to_dict("records")
-    ]
-    text = json.dumps(as_json, default=str)
-    write_arrays(table, folder)
-    return {
+    made = {door: through(door, arrow_of(table), folder) for door in DOORS if door != "pandas of objects"}
+    return made | {
         "shuffled columns": table[sorted(table.columns)].assign(more="left out"),
         "categorical": table.astype({"town": "category", "zip": "category"}),
-        "arrow-backed": table.convert_dtypes(dtype_backend="pyarrow"),
-        "polars": polars.from_arrow(arrow),
-        "arrow": arrow,
-        "record batch": arrow.combine_chunks().to_batches()[0],
-        "dask": dask.dataframe.from_pandas(table, npartitions=3),
-        "dict of columns": {name: [row[name] for row in as_json] for name in table.columns},
-        "list of dicts": as_json,
-        "json": json.loads(text),
         "objects": table.to_numpy(dtype=object),
-        "csv": folder / "rows.csv",
-        "parquet": folder / "rows.parquet",
-        "feather": folder / "rows.feather",
-        "zarr": folder / "rows.zarr",
-        "dataset": sk.open_dataset(folder / "rows.parquet", columns=list(table.columns)),
+        "dataset": sk.open_dataset(made["parquet"], columns=list(table.columns)),
     }
 
 
@@ -126,7 +75,8 @@ def test_a_row_is_a_row(fitted, tmp_path_factory, seed, words):
     expected = fitted.predict(table)
     assert np.isfinite(expected).all()
     folder = tmp_path_factory.mktemp("doors")
-    for name, rows in doors(table, folder).items():
+    made = doors(table, folder)
+    for name, rows in made.items():
         np.testing.assert_array_equal(fitted.predict(rows), expected, err_msg=name)
         if not isinstance(rows, Path | sk.Dataset):
             np.testing.assert_array_equal(fitted.model_.predict(rows), expected, err_msg=name)
@@ -136,13 +86,13 @@ def test_a_row_is_a_row(fitted, tmp_path_factory, seed, words):
     assert loaded.schema == sk.Schema(tuple(Column(c.name, c.kind, c.text, c.missing or None) for c in columns))
     np.testing.assert_array_equal(loaded.predict(table), expected)
     predictor = sk.Predictor(loaded)
-    np.testing.assert_array_equal(predictor(json.loads(json.dumps(doors(table, folder)["json"]))).predictions, expected)
+    np.testing.assert_array_equal(predictor(made["json"]).predictions, expected)
     one_by_one = [predictor(row).predictions[0] for row in table.iloc[:5].to_dict("records")]
     np.testing.assert_array_equal(one_by_one, expected[:5])
-    made = sk.predict(loaded, folder / "rows.csv", folder / "out.parquet")
+    written = sk.predict(loaded, folder / "csv" / "rows.csv", folder / "out.parquet")
     np.testing.assert_array_equal(pd.read_parquet(folder / "out.parquet")["prediction"], expected)
     unseen = ~table["town"].isin(WORDS[:5]) & table["town"].notna()
-    assert made.unseen_categories == ({"town": int(unseen.sum())} if unseen.any() else {})
+    assert written.unseen_categories == ({"town": int(unseen.sum())} if unseen.any() else {})
 
 
 def test_equal_content_in_memory_has_equal_fingerprints(tmp_path):
@@ -230,7 +180,7 @@ def test_a_data_set_with_its_columns_in_another_order_is_said_to_have_other_colu
 @pytest.mark.slow
 def test_arrays_of_columns_are_a_table_for_every_command(tmp_path):
     table = generated(6, 400).assign(late=lambda rows: np.where(rows["tail"] > 1, "late", "in time"))
-    write_arrays(table, tmp_path)
+    as_zarr(arrow_of(table), tmp_path / "rows.zarr")
     table.to_parquet(tmp_path / "rows.parquet")
     options = {"target": "late", "exclude": ["day"], "schema": {"zip": "category", "when": "datetime"}}
     found = sk.inspect(tmp_path / "rows.zarr", **options)
@@ -253,7 +203,7 @@ def test_arrays_of_columns_are_a_table_for_every_command(tmp_path):
 
 
 def test_a_lost_chunk_of_text_is_no_column_of_gaps(tmp_path):
-    write_arrays(generated(7), tmp_path)
+    as_zarr(arrow_of(generated(7)), tmp_path / "rows.zarr")
     data = sk.open_dataset(tmp_path / "rows.zarr")
     (tmp_path / "rows.zarr" / "town" / "c" / "3").unlink()
     chunks = range(len(data.source.bounds) - 1)
