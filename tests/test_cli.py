@@ -290,20 +290,6 @@ def test_more_threads_than_cores_are_told_how_many_there_are(capsys: pytest.Capt
 
 
 @pytest.mark.slow
-def test_plan_prints_a_table_or_json_and_writes_no_run(capsys: pytest.CaptureFixture[str]):
-    assert main(["plan", DIGITS, "--set", "rows=1_000_000", "--threads", "1", "--memory", "4GiB"]) == 0
-    table = capsys.readouterr().out
-    assert re.search(r"^train +1,000,000 ", table, re.MULTILINE)
-    assert main(["plan", DIGITS, "--set", "rows=1_000_000", "--threads", "1", "--memory", "4GiB", "--json"]) == 0
-    data = json.loads(capsys.readouterr().out)
-    assert data["memory_budget_bytes"] == 4 << 30
-    assert [stage["name"] for stage in data["stages"]] == [
-        "statistics", "check-test", "centers", "eigensystem", "train", "evaluate",
-    ]  # fmt: skip
-    assert not Path("runs").exists()
-
-
-@pytest.mark.slow
 def test_a_plan_beside_a_run_shows_what_each_stage_took(capsys: pytest.CaptureFixture[str]):
     words = [DIGITS, "--set", "rows=2000", "centers=100"]
     assert main(["plan", *words, "--beside", "run"]) == 2
@@ -433,16 +419,6 @@ def test_a_terminal_shows_one_live_line_that_fits(columns: int):
 def step(rows: int, **changes: Any) -> dict[str, Any]:
     fields = {"pass_": 0, "step": rows, "steps": 1000, "rows": rows, "total_rows": 2000, "loss": 0.5, "wait": 0.25}
     return fields | {"seconds": 10.0} | changes
-
-
-def test_the_live_line_is_drawn_at_most_eight_times_a_second():
-    stream, now = io.StringIO(), 0.0
-    display = Display(stream, live=True, clock=lambda: now)
-    display("stage", {"name": "train", "state": "begin"})
-    for i in range(1, 1000):
-        now = i / 500
-        display("step", step(i))
-    assert 14 <= stream.getvalue().count("rows/s") <= 17
 
 
 def test_plain_step_lines_come_every_ten_seconds_and_at_the_end_however_short_passes_are():

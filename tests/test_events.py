@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import streamkern as sk
 from streamkern import events as module
@@ -84,23 +82,6 @@ def test_half_a_line_of_a_killed_process_costs_no_other(tmp_path: Path):
         found = path.read_text().splitlines()
         assert len(found) == expected
         assert json.loads(found[-1])["event"] == "b"
-
-
-numbers = st.integers(-1000, 1000)
-nested = st.dictionaries(st.sampled_from("abc"), numbers) | st.fixed_dictionaries(
-    {},
-    optional={"a": numbers, "workers": st.dictionaries(st.sampled_from("xy"), st.fixed_dictionaries({"n": numbers}))},
-)
-
-
-@given(st.lists(nested, min_size=1, max_size=5))
-def test_mappings_add_up_name_by_name(mappings):
-    total = reduce(merge_sums, mappings)
-    for name in "abc":
-        assert total.get(name, 0) == sum(mapping.get(name, 0) for mapping in mappings)
-    for name in "xy":
-        expected = sum(mapping.get("workers", {}).get(name, {}).get("n", 0) for mapping in mappings)
-        assert total.get("workers", {}).get(name, {}).get("n", 0) == expected
 
 
 @pytest.mark.slow

@@ -147,33 +147,23 @@ def test_intervals_cover_new_groups():
     assert without < with_groups - 0.03
 
 
-def test_scikit_learn_passes_groups_and_times_on(seen):
-    X, y = table(900, 30)
-    with sklearn.config_context(enable_metadata_routing=True):
-        model = sk.KernelRegressor(centers=60).set_fit_request(groups=True)
-        scores = cross_val_score(model, X[["a", "b"]], y, cv=GroupKFold(3), params={"groups": X.group})
-    assert len(scores) == 3
-    seen.require()
-    seen.splits.clear()
-    sk.KernelRegressor(centers=60).fit(X[["a", "b"]], y, np.r_[0.0, np.ones(899)], times=X.day)
-    seen.require()
-
-
-def test_scikit_learns_searches_and_calibrations_pass_groups_and_times_on(seen):
+def test_scikit_learns_scores_searches_and_calibrations_pass_groups_and_times_on(seen):
     X, y = table(600, 30)
     X, groups, order = X[["a", "b"]], X.group, np.argsort(X.day, kind="stable")
+    days = np.arange(600) // 4
+    sk.KernelRegressor(centers=60).fit(X, y, np.r_[0.0, np.ones(599)], times=days)
+    seen.require()
     with sklearn.config_context(enable_metadata_routing=True):
         model = sk.KernelRegressor(centers=60).set_fit_request(groups=True).set_score_request(sample_weight=False)
+        assert len(cross_val_score(model, X, y, cv=GroupKFold(3), params={"groups": groups})) == 3
         search = GridSearchCV(model, {"kernel": [None, "laplace"]}, cv=GroupKFold(2)).fit(X, y, groups=groups)
         assert search.best_score_ > -1
-        seen.require()
         labels = sk.KernelClassifier(centers=60).set_fit_request(groups=True)
         calibrated = CalibratedClassifierCV(labels, cv=GroupKFold(2)).fit(X, y > 0, groups=groups)
         assert calibrated.predict_proba(X).shape == (600, 2)
         seen.require()
         seen.splits.clear()
         forward = sk.KernelRegressor(centers=60).set_fit_request(times=True)
-        days = np.arange(600) // 4
         cross_val_score(forward, X.iloc[order], y[order], cv=TimeSeriesSplit(3), params={"times": days})
         seen.require()
 

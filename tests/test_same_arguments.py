@@ -17,22 +17,6 @@ import streamkern as sk
 random = np.random.default_rng(0)
 X = random.normal(size=(240, 3)) * [1.0, 5.0, 0.2]
 VALUES, CLASSES = np.sin(X[:, 0]) + X[:, 2], np.where(X[:, 0] + X[:, 2] > 0, "up", "down")
-ARGUMENTS: list[dict[str, Any]] = [
-    {},
-    {"kernel": "laplace"},
-    {"kernel": sk.Gaussian(2.0), "centers": 30},
-    {"kernel": "gaussian", "centers": sk.Uniform(25, seed=4), "solver": sk.Direct()},
-    {"centers": 30, "solver": sk.EigenPro(epochs=3), "validation": 0.2},
-    {"kernel": sk.Laplace(3.0), "solver": sk.Falkon(epochs=4), "validation": 0.3, "preprocess": None},
-    {"kernel": sk.Laplace(3.0), "centers": 500, "solver": "auto"},
-    {"kernel": "laplace", "solver": "auto", "preprocess": (sk.Standardise(),), "lanes": 2},
-    {"kernel": sk.Matern(2.0, 1.5), "centers": 40, "dtype": "float64"},
-    {"kernel": sk.Laplace(2.0), "centers": 20, "partition": sk.Partition(leaves=3)},
-    {"metric": sk.AGOP(), "centers": 40},
-    {"kernel": sk.Laplace("median"), "metric": sk.AGOP(), "centers": 40},
-    {"scaling": "standard", "kernel": "gaussian"},
-    {"scaling": None, "centers": 40},
-]
 BUDGET = "4GiB"
 
 
@@ -52,16 +36,6 @@ def require_equal(one: sk.KernelMachine, other: sk.KernelMachine, rows: Any) -> 
     assert one.kernel == other.kernel
     assert type(one) is type(other)
     np.testing.assert_array_equal(one.decision_function(rows), other.decision_function(rows))
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("task", ["regression", "classification"])
-@pytest.mark.parametrize("given", ARGUMENTS, ids=lambda given: ", ".join(given) or "defaults")
-def test_an_estimator_and_a_pipeline_of_the_same_arguments(given: dict[str, Any], task: str, tmp_path: Path) -> None:
-    data = sk.from_arrays(X, VALUES if task == "regression" else CLASSES)
-    fitted = estimator(task, **given, seed=5).fit(data).model_
-    made = run_model(sk.Pipeline(data, task=task, seed=5, **given), tmp_path / "run")
-    require_equal(made, fitted, random.normal(size=(50, 3)))
 
 
 @st.composite

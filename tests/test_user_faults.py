@@ -144,11 +144,9 @@ def test_a_value_whose_square_is_infinite_is_named(
     assert str(error.value.where).endswith("row 17, feature 2")
 
 
-def test_large_values_that_can_be_computed_with_are_taken(tmp_path: Path):
-    for name, pipe in {
-        "scaled": sk.Pipeline(with_value(1e25), sk.Laplace(1.0), sk.Uniform(10), sk.Direct(), scaling="standard"),
-    }.items():
-        assert sk.run(pipe, tmp_path / name, threads=1)["status"] == "done"
+def test_a_large_value_that_can_be_computed_with_is_taken(tmp_path: Path):
+    pipe = sk.Pipeline(with_value(1e25), sk.Laplace(1.0), sk.Uniform(10), sk.Direct(), scaling="standard")
+    assert sk.run(pipe, tmp_path / "run", threads=1)["status"] == "done"
 
 
 def test_a_target_whose_square_is_infinite_is_named(tmp_path: Path):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import pickle
 import tracemalloc
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ from streamkern.data.dataset import Dataset
 from streamkern.data.encoders import Encode
 from streamkern.data.row_order import Assembly, Scan, Stream
 from streamkern.data.targets import Classes
-from streamkern.data.transforms import dump, load, projection_matrix
+from streamkern.data.transforms import load, projection_matrix
 from streamkern.errors import DataError, ModelFormatError, UsageError
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.fitting.preparation import fit_step, prepare
@@ -26,7 +24,6 @@ from streamkern.preprocessing import category_steps
 from streamkern.preprocessing import steps as preprocess
 from streamkern.preprocessing.steps import with_expected_width
 from streamkern.rng import normal_rows, uniform_rows
-from streamkern.storage.artifact import load_artifact, save_artifact
 from tests.data.test_automatic import Recipe
 
 
@@ -275,18 +272,6 @@ def test_projections_keep_norms_and_depend_on_their_seed():
         assert np.any((other if density is None else other.todense()) != R)
 
 
-@pytest.mark.parametrize(("steps", "plain"), CHAINS.values(), ids=CHAINS)
-def test_fitted_steps_come_back_from_disk_and_from_another_process(cut_source, threads, tmp_path, steps, plain):
-    data = prepared(Dataset(cut_source([50, 30], X=table(80))), steps, threads)
-    described, arrays = dump(data.transforms)
-    save_artifact(tmp_path / "kept", "preprocess", arrays, {"transforms": described})
-    arrays, facts = load_artifact(tmp_path / "kept", "preprocess")
-    for again in (load(facts["transforms"], arrays), pickle.loads(pickle.dumps(data.transforms))):
-        other = replace(data, transforms=again)
-        assert other.fingerprint == data.fingerprint
-        np.testing.assert_array_equal(rows_of(other), rows_of(data))
-
-
 def test_an_unknown_transform_is_refused():
     with pytest.raises(ModelFormatError, match="'Quantile' is not known"):
         load([{"name": "Quantile"}], {})
@@ -296,10 +281,7 @@ def labels(X):
     return (np.nan_to_num(X[:, 0], nan=5.0) > 5).astype(int) + (X[:, 1] > 15)
 
 
-MODELS = [name for name in CHAINS if name not in ("mean", "constant")]
-
-
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", CHAINS)
 def test_a_model_keeps_its_preprocessing(tmp_path, name):
     steps, plain = CHAINS[name]
     X, more = table(300), table(100, 1)
@@ -341,15 +323,10 @@ def test_a_missing_value_is_an_error_without_a_policy():
     for policy in ("mean", "median"):
         with pytest.raises(DataError, match="Feature 4 has no value in any row"):
             sk.KernelClassifier(**settings, preprocess=(sk.Impute(policy),)).fit(X, labels(X))
-
-
-def test_an_infinite_value_is_an_error_with_any_policy():
-    X = table(100)
-    X[7, 0] = np.inf
-    for step in (MEAN, sk.Impute("median"), sk.Impute("constant")):
-        model = sk.KernelClassifier(preprocess=(step,), threads=1, memory="4GiB", centers=10)
+    X[:, 4], X[7, 0] = 0.0, np.inf
+    for policy in ("mean", "median", "constant"):
         with pytest.raises(DataError, match="A feature is infinity"):
-            model.fit(X, labels(X))
+            sk.KernelClassifier(**settings, preprocess=(sk.Impute(policy),)).fit(X, labels(X))
 
 
 def test_too_many_categories_are_refused(cut_source, threads, monkeypatch):

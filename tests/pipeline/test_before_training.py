@@ -125,18 +125,3 @@ def test_an_evaluation_that_fails_leaves_the_model_and_says_so(
     assert next(s for s in again["stages"] if s["name"] == "train")["cached"]
     assert again["metrics"]["test"] == alone
     assert again["weights_sha256"] == result["weights_sha256"]
-
-
-@pytest.mark.slow
-def test_a_refused_run_does_not_replace_the_result_of_one_that_is_done(make: Make, tmp_path: Path):
-    folder = tmp_path / "run"
-    sk.run(make(), folder)
-    before = {name: (folder / name).read_bytes() for name in ("result.json", "manifest.json")}
-    steps = len(read_run(folder).steps)
-    with pytest.raises(sk.errors.PlanRefusedError):
-        sk.run(make(), folder, memory="10MiB")
-    assert {name: (folder / name).read_bytes() for name in before} == before
-    record = read_run(folder)
-    assert (record.state, len(record.steps)) == ("done", steps)
-    assert record.of("run")[-1]["state"] == "done"
-    assert sk.run(make(), folder)["status"] == "done"

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import streamkern as sk
+from streamkern.report import read_run
 from streamkern.runs.run_pipeline import run
 
 Make = Callable[..., sk.Pipeline]
@@ -206,7 +207,7 @@ def test_a_refused_run_writes_its_manifest_and_result_and_nothing_else(make: Mak
 )
 def test_a_failed_run_loses_nothing_of_an_earlier_one(done: Done, failing: dict[str, Any]):
     make, folder, first = done
-    model = files(folder / "model.zarr")
+    model, manifest = files(folder / "model.zarr"), (folder / "manifest.json").read_bytes()
     settings = {name: failing.pop(name) for name in ("memory", "resources") if name in failing}
     for _ in range(2):
         with pytest.raises(sk.StreamkernError):
@@ -214,6 +215,8 @@ def test_a_failed_run_loses_nothing_of_an_earlier_one(done: Done, failing: dict[
         left = result_of(folder)
         if "memory" in settings:  # refused
             assert left == first
+            assert (folder / "manifest.json").read_bytes() == manifest
+            assert read_run(folder).state == "done"
         else:
             assert left["status"] != "done"
             assert left["last_done"] == first

@@ -106,25 +106,21 @@ def test_nothing_is_chosen_that_is_no_better():
     assert model.model_.kernel.bandwidth == pytest.approx(spread, rel=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("generous")
-def test_a_ridge_that_is_given_stays():
-    X, y = rows()
-    assert fitted(X, y).result_.footprint is not None
-    chosen = KernelChoice({"name": "Laplace", "bandwidth": 1.0}, 1e-3, 2000, _nothing(), (), 1.0, 0.5)
-    assert chosen.solver(sk.Direct(), 20_000) == sk.Direct(1e-4)
-    assert chosen.solver(sk.Direct(), 1000) == sk.Direct(1e-3)
-    assert chosen.solver(sk.Direct(1e-5), 20_000) == sk.Direct(1e-5)
-    assert chosen.solver(sk.Falkon(), 4000) == replace(sk.Falkon(), ridge=5e-4)
-    assert chosen.solver(sk.EigenPro(), 4000) == sk.EigenPro()
-    assert chosen.solver(sk.LBFGS(), 4000) == sk.LBFGS(ridge=5e-4)
+def test_a_ridge_that_is_given_stays_and_one_that_is_chosen_follows_the_rows():
+    def chosen(ridge: float, solver: Any, n: int) -> Any:
+        found = KernelChoice({"name": "Laplace", "bandwidth": 1.0}, ridge, 2000, _nothing(), (), 1.0, 0.5)
+        return found.solver(solver, n)
 
-
-def test_where_squares_want_no_ridge_the_logistic_loss_has_one():
-    chosen = KernelChoice({"name": "Laplace", "bandwidth": 1.0}, 1e-8, 2000, _nothing(), (), 1.0, 0.5)
-    assert chosen.solver(sk.Direct(), 20_000) == sk.Direct(1e-9)
-    assert chosen.solver(sk.LBFGS(), 20_000) == sk.LBFGS(ridge=3e-8)
-    assert chosen.solver(sk.LBFGS(ridge=1e-8), 20_000) == sk.LBFGS(ridge=1e-8)
+    assert chosen(1e-3, sk.Direct(), 20_000) == sk.Direct(1e-4)
+    assert chosen(1e-3, sk.Direct(), 1000) == sk.Direct(1e-3)
+    assert chosen(1e-3, sk.Direct(1e-5), 20_000) == sk.Direct(1e-5)
+    assert chosen(1e-3, sk.Falkon(), 4000) == replace(sk.Falkon(), ridge=5e-4)
+    assert chosen(1e-3, sk.EigenPro(), 4000) == sk.EigenPro()
+    assert chosen(1e-3, sk.LBFGS(), 4000) == sk.LBFGS(ridge=5e-4)
+    # Where squares want no ridge, the logistic loss has one.
+    assert chosen(1e-8, sk.Direct(), 20_000) == sk.Direct(1e-9)
+    assert chosen(1e-8, sk.LBFGS(), 20_000) == sk.LBFGS(ridge=3e-8)
+    assert chosen(1e-8, sk.LBFGS(ridge=1e-8), 20_000) == sk.LBFGS(ridge=1e-8)
 
 
 def _nothing() -> Metric:

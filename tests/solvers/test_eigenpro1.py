@@ -130,12 +130,9 @@ def test_a_seed_decides_the_subsample(executor: ThreadsExecutor) -> None:
     assert not np.array_equal(a, other)
 
 
-def test_one_feature_leaves_nothing_to_precondition(executor: ThreadsExecutor) -> None:
+def test_features_that_leave_nothing_to_precondition_are_refused(executor: ThreadsExecutor) -> None:
     with pytest.raises(UsageError, match="eigenpairs of a matrix of size 1"):
         EigenPro1().setup(problem(executor, p=1))
-
-
-def test_features_that_are_all_zero_are_refused(executor: ThreadsExecutor) -> None:
-    far = np.full((3, D), 1e6) + np.arange(3)[:, None]
+    far = np.full((3, D), 1e6) + np.arange(3)[:, None]  # features that are all 0
     with pytest.raises(NumericalError, match="no positive eigenvalue"):
         EigenPro1().setup(problem(executor, centers=far))
