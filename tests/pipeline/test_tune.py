@@ -10,20 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.linalg
 from scipy.spatial.distance import cdist
 
 import streamkern as sk
-from streamkern.centers import CenterSet
-from streamkern.data.targets import Classes, Continuous
 from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.runs.tune import TUNING_RIDGES, Trial, Tuning, next_command, tune
-from streamkern.selection.learned_metric import HeldOut
-from streamkern.solvers import Problem
 from streamkern.solvers.ridge import ridge_path
+from tests.problems import posed
 
 Make = Callable[..., sk.Pipeline]
-WIDE = np.dtype(np.float64)
 
 
 def waves(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -32,41 +27,15 @@ def waves(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return X, np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.standard_normal(n)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("task", ["classification", "regression"])
-def test_the_path_is_ridge_regression_at_every_ridge_and_number_of_centers(task: str, weighted: bool) -> None:
-    (X, y), (T, t) = waves(300), waves(200, 1)
-    Z, ridges = X[:40], (1e-6, 1e-3, 1e-1)
-    if task == "classification":
-        y, t = (np.digitize(values, [-0.5, 0.5]) for values in (y, t))
-        encoding: Any = Classes(np.array([0, 1, 2]))
-        Y, want = np.eye(3)[y], np.eye(3)[t]
-    else:
-        encoding = Continuous(np.array([y.mean()]), True)
-        Y, want = (y - y.mean())[:, None], (t - y.mean())[:, None]
-    u = np.random.default_rng(1).exponential(size=len(T)) if weighted else np.ones(len(T))
+def test_the_path_is_ridge_regression_at_every_ridge_and_number_of_centers() -> None:
+    X, y = waves(300)
     with ThreadsExecutor(2) as executor:
-        data, held = sk.from_arrays(X, y), sk.from_arrays(T, t, sample_weight=u if weighted else None)
-        problem = Problem(data, encoding, sk.Laplace(2.0), CenterSet(Z, None), executor, WIDE)
-        path = ridge_path(problem)
-        for p in (40, 20, 7):
-            fewer = replace(problem, centers=CenterSet(Z[:p], None))
-            found = path.head(p).weights(ridges)
-            compared = HeldOut.of(fewer, held).errors(fewer, found)
-            mse, score = compared.mse, compared.score
-            K, R, F = (np.exp(-cdist(A, Z[:p]) / 2.0) for A in (X, Z[:p], T))
-            c = Y.shape[1]
-            for i, ridge in enumerate(ridges):
-                w = scipy.linalg.solve(K.T @ K / len(X) + ridge * R, K.T @ Y / len(X), assume_a="pos")
-                assert np.allclose(found[:, i * c : (i + 1) * c], w, rtol=1e-6, atol=1e-8)
-                squares = np.mean((F @ w - want) ** 2, axis=1)
-                assert mse[i] == pytest.approx(np.average(squares, weights=u), rel=1e-8)
-                expected = (
-                    np.average((F @ w).argmax(axis=1) == t, weights=u)
-                    if task == "classification"
-                    else 1 - u @ squares / (u @ (t - np.average(t, weights=u)) ** 2)
-                )
-                assert score[i] == pytest.approx(expected, rel=1e-8)
+        path = ridge_path(posed(executor, X, y[:, None], kernel=sk.Laplace(2.0), centers=np.arange(40)))
+    for p in (40, 7):
+        K, R = (np.exp(-cdist(A, X[:p]) / 2.0) for A in (X, X[:p]))
+        for ridge in (1e-6, 1e-1):
+            expected = np.linalg.solve(K.T @ K / 300 + ridge * R, K.T @ y / 300)
+            np.testing.assert_allclose(path.head(p).weights((ridge,))[:, 0], expected, rtol=1e-6, atol=1e-8)
 
 
 def told(found: Tuning) -> dict[str, Any]:
