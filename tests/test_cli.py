@@ -252,7 +252,6 @@ def test_ctrl_c_while_the_command_is_still_loading_is_one_line():
         [sys.executable, "-X", "importtime", "-m", "streamkern", "--version"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, pipesize=4096,
     )  # fmt: skip
-    assert process.stderr is not None
     # As early as there is something to stop; it cannot end meanwhile, as what it has to say does not fit into the pipe.
     while b"streamkern.startup" not in process.stderr.readline():
         assert process.poll() is None

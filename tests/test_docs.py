@@ -190,8 +190,6 @@ def test_pages_are_few_and_each_is_two_clicks_from_the_first() -> None:
 
 def test_the_page_of_the_command_line_is_current() -> None:
     spec = importlib.util.spec_from_file_location("commands", DOCS / "commands.py")
-    assert spec is not None
-    assert spec.loader is not None
     commands = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(commands)
     assert commands.PAGE.read_text(encoding="utf-8") == commands.page(), "run python docs/commands.py"

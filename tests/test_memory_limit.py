@@ -124,7 +124,6 @@ def test_texts_of_labels_are_shared_and_stay_a_dictionary(tmp_path: Path) -> Non
     for name in ("rows.parquet", "rows.csv"):
         source = open_tables([str(tmp_path / name)], "y", ["a"])
         y = source.read(0).y
-        assert y is not None
         assert y[0] == "one" * 500
         assert y[0] is y[2]
     assert reading_bytes(open_tables([str(tmp_path / "rows.parquet")], "y", ["a"]), 2) < 42 * MIB

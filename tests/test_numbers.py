@@ -95,8 +95,6 @@ EXEMPT = {
 def measurements() -> ModuleType:
     """docs/measurements.py, as a module."""
     spec = importlib.util.spec_from_file_location("measurements", DOCS / "measurements.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["measurements"] = module  # where dataclasses look for it
     spec.loader.exec_module(module)

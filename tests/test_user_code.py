@@ -128,8 +128,6 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Modul
         monkeypatch.syspath_prepend(str(folder))
         importlib.invalidate_caches()
         spec = importlib.util.spec_from_file_location("profile_of_user", folder / "profile.py")
-        assert spec is not None
-        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module

@@ -375,7 +375,6 @@ def test_features_of_a_table_come_from_the_columns_they_were_made_of() -> None:
         "z": rng.normal(size=200),
     }
     found = features_of(prepared(table, rng.normal(size=200)))
-    assert found.names is not None
     assert found.origins is not None
     of = dict(zip(found.names, found.origins, strict=True))
     assert {name: of[name] for name in ("x=y", "x=y is missing", "town=a", "town=c", "z")} == {

@@ -159,7 +159,6 @@ def test_a_cut_is_at_the_median_and_its_counts_are_exact(overlap: float):
     assert 0.49 < share <= 0.5
     bins = np.bincount(np.searchsorted(edges, t, side="right"), minlength=len(edges) + 1)
     cut = split_at(edges, bins, overlap)
-    assert cut is not None
     low, threshold, high = cut.places
     assert abs((t < threshold).mean() - 0.5) < 2e-3
     assert (cut.left, cut.right) == ((t < high).sum(), (t >= low).sum())
@@ -202,7 +201,6 @@ def test_a_direction_is_that_of_the_largest_variance():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(2000, D)) * [1, 1, 1, 1, 2] @ np.linalg.qr(rng.normal(size=(D, D)))[0] + 7.0
     found = principal_axis((X, None, None, 0, None))
-    assert found is not None
     np.testing.assert_allclose(found.t, X @ found.axis.direction)
     assert (
         found.axis.counts(found.t).tolist() == np.histogram(found.t, [-np.inf, *found.axis.edges, np.inf])[0].tolist()
@@ -214,8 +212,6 @@ def test_a_direction_is_that_of_the_largest_variance():
     one, repeated = (
         principal_axis(each) for each in ((X, times, None, 0, None), (np.repeat(X, times, axis=0), None, None, 0, None))
     )
-    assert one is not None
-    assert repeated is not None
     np.testing.assert_allclose(one.axis.direction, repeated.axis.direction, atol=1e-2)  # each looks at 4,096 rows
 
 
@@ -224,7 +220,6 @@ def test_rows_that_are_all_alike_have_no_direction():
     wide = np.ones((300, 1200), dtype=np.float32)  # of so many features the one that varies most
     wide[::2, 700], wide[::3, 30] = 3.0, 2.0
     found = principal_axis((wide, None, None, 0, None))
-    assert found is not None
     assert np.flatnonzero(found.axis.direction).tolist() == [700]
 
 

@@ -63,8 +63,6 @@ def test_a_row_is_in_a_leaf_of_each_tree_and_its_prediction_is_their_mean():
 def test_the_second_tree_cuts_in_another_direction():
     X = np.random.default_rng(0).normal(size=(3000, 3)) * [4.0, 3.0, 0.1]
     first, second = (principal_axis((X, None, None, number, None)) for number in (0, 1))
-    assert first is not None
-    assert second is not None
     np.testing.assert_allclose(np.abs(first.axis.direction), [1, 0, 0], atol=0.1)
     np.testing.assert_allclose(np.abs(second.axis.direction), [0.8, 0.6, 0], atol=0.1)
 
@@ -76,8 +74,6 @@ def test_cuts_are_those_of_rows_multiplied_by_weights():
             principal_axis((X, None, None, number, weights)),
             principal_axis((X * weights, None, None, number, None)),
         )
-        assert found is not None
-        assert scaled is not None
         np.testing.assert_allclose(found.axis.direction, scaled.axis.direction * weights)
         np.testing.assert_allclose(found.t, scaled.t, atol=1e-5)
 

@@ -87,7 +87,6 @@ def test_a_step_that_was_asked_for_is_left_alone():
         step = sk.EigenPro().setup(problem).report["step"]
         solver = sk.EigenPro(step=50 * step, epochs=50)
         outcome, _ = train_stably(problem, solver, solver.setup(problem), lambda *_: pytest.fail("began anew"))
-        assert outcome.failure is not None
         assert "step=None" in outcome.failure.remedy
 
 
@@ -206,7 +205,6 @@ def test_a_step_too_long_is_still_a_divergence_and_workers_see_the_same():
             problem = small_problem(executor, X, y, kernel=sk.Laplace(2.0))
             too_long = sk.EigenPro(epochs=3, batch=64, step=1e6)
             failure = train(problem, too_long.setup(problem)).failure
-            assert failure is not None
             assert failure.kind in ("diverged", "non-finite")
             found.append(train(problem, short("exact").setup(problem)).weights)
     np.testing.assert_array_equal(*found)

@@ -176,7 +176,6 @@ def test_momentum_is_mass_with_the_preconditioned_gradient(executor: Executor):
     size = iteration.prepared.size
     M = np.linalg.inv(laplace(Z, Z))
     nystrom = iteration.prepared.nystrom
-    assert nystrom is not None
     M -= (nystrom.eigensystem.vectors * nystrom.damping) @ nystrom.eigensystem.vectors.T
     ratio = size.critical_batch / 300
     second = (1 + gamma) / 2 * (1 - 1 / (1 + ratio))

@@ -92,7 +92,6 @@ def test_any_threads_choose_the_same_and_a_given_kernel_stays():
 def test_the_plan_says_what_is_tried_and_bounds_its_memory():
     size = ProblemSize(300, 300, 8, 3, slots=2)
     search = search_for(CostEstimate(sk.Direct(), size), 300, 8, 1 << 30)
-    assert search is not None
     assert (search.leave_one_out, search.centers, search.fits, search.kinds) == (True, 300, 14, ())
     bill = search.cost_estimate(size, 300)
     assert bill.work.priced(nominal_prices(8)) > 0

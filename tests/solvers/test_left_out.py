@@ -50,7 +50,6 @@ def test_they_are_those_of_fits_without_the_row(task, weighted, features):
         problem = _problem(executor, task, weighted, features=features)
         solver = sk.Direct(ridge=1e-2)
         found = train(problem, solver.setup(problem)).out_of_sample
-        assert found is not None
         assert found.source == "leave-one-out"
         np.testing.assert_allclose(found.outputs, _without(problem, 1e-2), rtol=1e-7, atol=1e-9)
 
@@ -188,7 +187,6 @@ def test_rows_of_groups_are_those_of_fits_without_the_group(every_row, weighted,
         )
         found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).out_of_sample
         expected = _without_groups(problem, 1e-3, group, centers)
-    assert found is not None
     assert found.source == "leave-group-out"
     assert sorted(found.ids) == list(range(len(X)))
     np.testing.assert_allclose(found.outputs, expected[found.ids], rtol=1e-5, atol=1e-7)
