@@ -127,9 +127,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_bad_input_is_one_error_and_loses_nothing(
-    case: str, job: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_bad_input_is_one_error_and_loses_nothing(case, job, tmp_path, capsys):
     make, settings, status, words = CASES[case]
     assert job(tmp_path / "good.zarr") == 0
     before = sk.load_model(tmp_path / "run/model.zarr").weights_sha256

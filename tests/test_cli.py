@@ -173,9 +173,7 @@ def pipeline(step: float | None = None, bad: bool = False, crash: bool = False) 
         ("step=none", 0, "done", []),
     ],
 )
-def test_the_exit_status_tells_how_a_run_ended(
-    setting: str, status: int, state: str | None, messages: list[str], capsys: pytest.CaptureFixture[str]
-):
+def test_the_exit_status_tells_how_a_run_ended(setting, status, state, messages, capsys):
     Path("mine.py").write_text(PIPELINE)
     assert main(["run", "mine.py", "--set", setting]) == status
     out, err = capsys.readouterr()
@@ -206,13 +204,7 @@ def started(command: Callable[..., Any]) -> Any:
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "interrupted"), (signal.SIGKILL, -9, "done")],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_a_run_that_is_stopped_loses_nothing_and_frees_its_directory(
-    number: signal.Signals,
-    status: int,
-    state: str,
-    command: Callable[..., Any],
-    capsys: pytest.CaptureFixture[str],
-):
+def test_a_run_that_is_stopped_loses_nothing_and_frees_its_directory(number, status, state, command, capsys):
     assert main(["run", DIGITS, *SMALL, "--quiet"]) == 0
     before, model = result_of(), model_bytes()
     process = started(command)

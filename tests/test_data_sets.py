@@ -27,9 +27,7 @@ SETS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
-def test_every_command_works(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_works(name, tmp_path, monkeypatch, capsys):
     if name == "fashion_mnist" and not FASHION.is_dir():
         pytest.skip("needs Debian's package dataset-fashion-mnist")
     monkeypatch.chdir(tmp_path)

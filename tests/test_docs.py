@@ -88,9 +88,7 @@ def walk(page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [*(page for page in PAGES if page != ON_S3), *SECTIONS])
-def test_a_page_runs_and_prints_what_it_says(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_runs_and_prints_what_it_says(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     # A page's budgets are for a process of its own, not for one in which other tests have left their memory.
     pages, (held, mapped) = memory._pages, memory._pages()
@@ -122,9 +120,7 @@ def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3fs.S3F
 
 
 @pytest.mark.slow
-def test_parquet_on_s3_runs(
-    bucket: s3fs.S3FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_parquet_on_s3_runs(bucket, tmp_path, monkeypatch, capsys):
     X = np.random.default_rng(0).normal(size=(600, 3))
     for day in range(3):
         rows = slice(200 * day, 200 * day + 200)

@@ -31,9 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_listeners_hear_every_step_and_the_file_gets_early_ones_one_a_second_and_the_last(
-    tmp_path: Path, clock: list[float]
-):
+def test_listeners_hear_every_step_and_the_file_gets_early_ones_one_a_second_and_the_last(tmp_path, clock):
     heard: list[int] = []
     n, pace = 4000, 0.01  # 40 seconds
     with EventLog(tmp_path / "log", (lambda kind, fields: heard.append(fields["rows"]),)) as log:

@@ -35,15 +35,7 @@ def numbers(text: str, before: str) -> list[float]:
         ("sklearn_tools", "accuracy", 1, 0.92),
     ],
 )
-def test_it_learns(
-    name: str,
-    before: str,
-    count: int,
-    least: float,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_it_learns(name, before, count, least, tmp_path, monkeypatch, capsys):
     out = example(name, tmp_path, monkeypatch, capsys)
     found = numbers(out, before)
     assert len(found) == count
@@ -64,18 +56,14 @@ def test_noisy_copies_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 
 @pytest.mark.slow
-def test_training_stops_early(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_training_stops_early(tmp_path, monkeypatch, capsys):
     out = example("early_stopping", tmp_path, monkeypatch, capsys)
     assert numbers(out, "after")[0] < 60
     assert numbers(out, "best")[0] < min(numbers(out, "first")[0], numbers(out, "last")[0])
 
 
 @pytest.mark.slow
-def test_more_features_are_better(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_more_features_are_better(tmp_path, monkeypatch, capsys):
     few, more, many = numbers(example("large_features", tmp_path, monkeypatch, capsys), "accuracy")
     assert few < more
     assert many > 0.97

@@ -157,9 +157,7 @@ SPARE = 128 * MIB
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_measured_is_at_most_projected_and_projected_is_not_far_above(
-    name: str, stores: dict[str, str], measure: Callable[..., tuple[int, int, str]]
-) -> None:
+def test_measured_is_at_most_projected_and_projected_is_not_far_above(name, stores, measure):
     case = CASES[name]
     source = case.get("source", "")
     peak, projected, kind = measure(**{**case, "source": stores.get(source, source)})
@@ -194,9 +192,7 @@ def test_workers_hold_at_most_what_is_projected_for_them(name: str, stores: dict
     assert projected - mapped <= max(1.35 * max(after[a] - before[a] for a in after), 250 * MIB)
 
 
-def test_memory_does_not_grow_with_the_rows_of_a_pass(
-    stores: dict[str, str], measure: Callable[..., tuple[int, int, str]]
-) -> None:
+def test_memory_does_not_grow_with_the_rows_of_a_pass(stores, measure):
     case = {"source": stores["wide"], "p": 300, "threads": 2, "memory": "1GiB"}
     few, projected, _ = measure(**case, rows=5_000, command=True)
     many, projected_too, _ = measure(**case, rows=50_000, command=True)

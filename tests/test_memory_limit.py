@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import tracemalloc
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -239,9 +238,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", memory_cases.SMALL)
-def test_under_a_limit_of_the_system_cases_end_in_words_within_their_budget(
-    name: str, sources: Path, imported: Callable[..., Any]
-) -> None:
+def test_under_a_limit_of_the_system_cases_end_in_words_within_their_budget(name, sources, imported):
     size, room = memory_cases.SMALL[name]
     found = memory_cases.measured(name, sources, size, room=room, hard=True, start=imported)
     assert memory_cases.faults(name, found) == [], found

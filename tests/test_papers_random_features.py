@@ -57,9 +57,7 @@ def test_the_four_regimes_reach_the_same_error(paper: ModuleType):
         ("regimes", ["--longest", "16"], 5),
     ],
 )
-def test_the_tables_are_printed(
-    paper: ModuleType, capsys: pytest.CaptureFixture[str], table: str, more: list[str], lines: int
-):
+def test_the_tables_are_printed(paper, capsys, table, more, lines):
     paper.main([table, "--rows", "16", "64", "--seeds", "1", *more])
     text = capsys.readouterr().out
     assert len(text.splitlines()) == lines

@@ -308,9 +308,7 @@ def test_memory_of_predictions_and_metrics_does_not_grow_with_the_rows(classes, 
 
 @pytest.mark.parametrize(("rows", "kinds", "wrong"), [(60, 6, 0.0), (60, 3, 0.1), (600, 6, 0.1), (600, 2, 0.0)])
 @pytest.mark.parametrize("numbers", [False, True])
-def test_a_table_of_few_distinct_rows_is_predicted_as_its_outputs_say(
-    rows: int, kinds: int, wrong: float, numbers: bool
-):
+def test_a_table_of_few_distinct_rows_is_predicted_as_its_outputs_say(rows, kinds, wrong, numbers):
     """A column of a few values decides: nearly every row equals others."""
     rng = np.random.default_rng(0)
     kind = rng.integers(0, kinds, rows)

@@ -37,9 +37,7 @@ CALLS: dict[str, tuple[Callable[[Path, int], object], str]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_verbose_shows_a_bar_on_a_terminal(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_verbose_shows_a_bar_on_a_terminal(name, tmp_path, monkeypatch, capsys):
     call, words = CALLS[name]
     call(tmp_path / "quiet", 0)
     assert capsys.readouterr().err == ""

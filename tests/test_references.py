@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -42,13 +41,7 @@ def predictions_apart(a: Array, b: Array, X: Array, Z: Array) -> float:
 )
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-14), (np.float32, 2e-5)])
 @pytest.mark.parametrize("shape", [(3, 5), (700, 1100)], ids=["one tile", "many tiles on threads"])
-def test_kernels_are_their_formulas(
-    kernel: Callable[..., Array],
-    formula: Callable[[Array, float], Array],
-    dtype: type[np.floating[Any]],
-    tolerance: float,
-    shape: tuple[int, int],
-) -> None:
+def test_kernels_are_their_formulas(kernel, formula, dtype, tolerance, shape):
     rng = np.random.default_rng(0)
     X, Z = (rng.normal(size=(rows, 4)).astype(dtype) for rows in shape)
     K = kernel(X, Z, 1.7)

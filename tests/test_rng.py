@@ -86,9 +86,7 @@ def test_copies_seeds_and_row_ids_are_independent(noise: np.ndarray, seed: int, 
     d=st.integers(1, 9),
     data=st.data(),
 )
-def test_noise_of_a_row_does_not_depend_on_its_company(
-    seed: int, copy: int, ids: list[int], d: int, data: st.DataObject
-):
+def test_noise_of_a_row_does_not_depend_on_its_company(seed, copy, ids, d, data):
     whole = normal_rows(seed, copy, np.array(ids), d)
     chosen = data.draw(st.lists(st.integers(0, len(ids) - 1), max_size=8))
     assert np.array_equal(normal_rows(seed, copy, np.array(ids)[chosen], d), whole[chosen])

@@ -45,9 +45,7 @@ def test_a_series_is_refused_with_what_is_expected(table: pd.DataFrame) -> None:
 
 @pytest.mark.parametrize("table", [PLAIN, MIXED], ids=["plain", "mixed"])
 @pytest.mark.parametrize("value", [np.inf, -np.inf, 1e308])
-def test_a_value_that_cannot_be_predicted_is_named_as_it_is_stored(
-    table: pd.DataFrame, value: float, tmp_path: Path
-) -> None:
+def test_a_value_that_cannot_be_predicted_is_named_as_it_is_stored(table, value, tmp_path):
     model = fitted(table)
     rows = table.head(3).copy()
     rows.loc[1, "b"] = value
@@ -114,9 +112,7 @@ def written(table: pd.DataFrame, door: str, folder: Path) -> Any:
 
 @pytest.mark.parametrize("door", ["frame", "csv", "parquet", "records"])
 @pytest.mark.parametrize("kind", ["array", "plain", "plain with gaps", "mixed"])
-def test_gaps_are_filled_where_training_had_more_than_numbers_without_gaps(
-    kind: str, door: str, tmp_path: Path
-) -> None:
+def test_gaps_are_filled_where_training_had_more_than_numbers_without_gaps(kind, door, tmp_path):
     train = MIXED if kind == "mixed" else PLAIN.copy()
     if kind == "plain with gaps":
         train.loc[::9, "a"] = np.nan
@@ -135,9 +131,7 @@ def test_gaps_are_filled_where_training_had_more_than_numbers_without_gaps(
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["zarr", "parquet"])
 @pytest.mark.parametrize("file", ["parquet", "csv", "feather"])
-def test_gaps_of_plain_numbers_are_filled_alike_in_a_file_and_in_what_is_ingested_of_it(
-    tmp_path: Path, file: str, form: str
-):
+def test_gaps_of_plain_numbers_are_filled_alike_in_a_file_and_in_what_is_ingested_of_it(tmp_path, file, form):
     rng = np.random.default_rng(0)
     n = 300
     holes = [pa.array(values, mask=rng.random(n) < 0.2) for values in (rng.normal(size=n), rng.integers(0, 9, n))]

@@ -62,9 +62,7 @@ def arguments(draw: st.DrawFn) -> dict[str, Any]:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @settings(max_examples=25, deadline=None)
 @drawn(given=arguments(), task=st.sampled_from(["regression", "classification"]))
-def test_any_arguments_are_the_same_fit_or_the_same_error(
-    given: dict[str, Any], task: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_any_arguments_are_the_same_fit_or_the_same_error(given, task, tmp_path_factory):
     data = sk.from_arrays(X[:120], (VALUES if task == "regression" else CLASSES)[:120])
     found: list[Any] = []
     for make in (

@@ -167,9 +167,7 @@ EDITS = [
 
 
 @pytest.mark.parametrize(("file", "old", "new", "others"), EDITS, ids=[edit[1] for edit in EDITS])
-def test_an_edit_of_what_is_referred_to_is_another_identity(
-    load: Callable[..., ModuleType], file: str, old: str, new: str, others: set[str]
-):
+def test_an_edit_of_what_is_referred_to_is_another_identity(load, file, old, new, others):
     before, after = identities(load()), identities(load(file, old, new))
     assert {name for name in NAMES if before[name] != after[name]} == others
 
@@ -183,9 +181,7 @@ def test_an_edit_of_what_is_referred_to_is_another_identity(
         ("class Called", "UNUSED = 3\n\n\nclass Called"),
     ],
 )
-def test_comments_spaces_and_what_is_not_referred_to_leave_it_as_it_is(
-    load: Callable[..., ModuleType], old: str, new: str
-):
+def test_comments_spaces_and_what_is_not_referred_to_leave_it_as_it_is(load, old, new):
     assert identities(load()) == identities(load("profile", old, new))
 
 
@@ -331,9 +327,7 @@ def trained(folder: Path, text: str = FILE, helper: str = HELPER) -> tuple[set[s
 
 
 @pytest.mark.parametrize("edit", ["SCALE = 3.0", "SHIFT = 0.1", "t / 2.0"])
-def test_an_edited_pipeline_file_is_trained_anew_and_an_unchanged_one_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: str
-):
+def test_an_edited_pipeline_file_is_trained_anew_and_an_unchanged_one_is_not(tmp_path, monkeypatch, edit):
     monkeypatch.syspath_prepend(str(tmp_path))
     _, first = trained(tmp_path)
     assert trained(tmp_path) == ({"statistics", "centers", "eigensystem", "train", "evaluate"}, first)
@@ -344,9 +338,7 @@ def test_an_edited_pipeline_file_is_trained_anew_and_an_unchanged_one_is_not(
 
 
 @pytest.mark.slow
-def test_where_the_code_cannot_be_known_nothing_is_reused_and_resuming_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_where_the_code_cannot_be_known_nothing_is_reused_and_resuming_is_refused(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     text = FILE.replace("/ SCALE)", "/ eval('SCALE'))")
     trained(tmp_path, text)
@@ -360,9 +352,7 @@ def test_where_the_code_cannot_be_known_nothing_is_reused_and_resuming_is_refuse
         resume(tmp_path / "run")
 
 
-def test_a_pipeline_file_knows_its_place_whatever_the_directory_of_the_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_pipeline_file_knows_its_place_whatever_the_directory_of_the_call(tmp_path, monkeypatch):
     (tmp_path / "p.py").write_text(
         "from pathlib import Path\nimport numpy as np, streamkern as sk\nROOT = Path(__file__).parents[0]\n"
         "def pipeline():\n    assert ROOT.is_absolute()\n"

@@ -58,9 +58,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 @pytest.mark.parametrize("command", ["run", "plan"])
-def test_a_pipeline_file_that_fails_is_one_error_with_its_line(
-    folder: Path, capsys: pytest.CaptureFixture[str], text: str, message: str, place: str, command: str
-):
+def test_a_pipeline_file_that_fails_is_one_error_with_its_line(folder, capsys, text, message, place, command):
     (folder / "p.py").write_text(text)
     assert main([command, "p.py"]) == 2
     told = capsys.readouterr().err
@@ -105,9 +103,7 @@ def test_a_solver_of_the_users_that_fails_is_told_by_its_line(folder: Path, caps
 
 
 @pytest.mark.parametrize("kernel", ["sk.RadialProfile(g)", "sk.Laplace(1.0) + sk.DotProfile(g)"])
-def test_retraining_refuses_a_kernel_that_it_could_not_load_before_it_trains(
-    folder: Path, capsys: pytest.CaptureFixture[str], kernel: str
-):
+def test_retraining_refuses_a_kernel_that_it_could_not_load_before_it_trains(folder, capsys, kernel):
     (folder / "p.py").write_text(RUN.format("return np.exp(-t)", "return X", kernel))
     assert main(["retrain", "p.py", "--registry", "models", "--quiet"]) == 2
     assert "cannot be retrained" in capsys.readouterr().err
@@ -135,9 +131,7 @@ def with_value(value: float, dtype: str = "float64") -> sk.Dataset:
     ],
 )
 @pytest.mark.parametrize("solver", [sk.EigenPro(epochs=1), sk.Direct(), sk.Falkon()])
-def test_a_value_whose_square_is_infinite_is_named(
-    tmp_path: Path, value: float, dtype: str, stored: str, solver: object
-):
+def test_a_value_whose_square_is_infinite_is_named(tmp_path, value, dtype, stored, solver):
     pipe = sk.Pipeline(with_value(value, stored), sk.Laplace(1.0), sk.Uniform(10), solver, dtype=dtype)
     with pytest.raises(DataError, match=f"too large.*: {str(value)[:2]}") as error:
         sk.run(pipe, tmp_path / "run", threads=1)  # a warning of NumPy's would be an error here

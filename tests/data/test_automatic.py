@@ -175,9 +175,7 @@ def test_explicit_steps_take_columns_by_name() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "standardised"), [("digits", False), ("wine", True), ("breast_cancer", True)])
-def test_plain_numbers_are_standardised_and_joined_by_quantiles_where_their_units_differ(
-    name: str, standardised: bool
-) -> None:
+def test_plain_numbers_are_standardised_and_joined_by_quantiles_where_their_units_differ(name, standardised):
     datasets = pytest.importorskip("sklearn.datasets")
     X, y = getattr(datasets, f"load_{name}")(return_X_y=True)
     X, y, rest = X[:150], y[:150], X[150:]

@@ -224,9 +224,7 @@ def test_rows_that_are_all_alike_have_no_direction():
 
 
 @pytest.mark.parametrize(("sample", "names"), [(9000, ["level-sample"]), (2000, ["level-sample", "level-1"])])
-def test_cuts_by_the_sample_and_by_counts_are_near_the_median(
-    sample: int, names: list[str], monkeypatch: pytest.MonkeyPatch
-):
+def test_cuts_by_the_sample_and_by_counts_are_near_the_median(sample, names, monkeypatch):
     monkeypatch.setattr(grow_tree, "SAMPLE_ROWS", sample)
     monkeypatch.setattr(grow_tree, "MIN_SAMPLE_ROWS_OF_LEAF", 1500)
     X, y = table(9000)

@@ -144,9 +144,7 @@ FALLS = ((1.0, 0.9, 0.8), (0.7, 0.6, 0.65), (0.6, 0.6))
 
 
 @pytest.mark.parametrize("errors", [FALLS, ((1.0, 1.0),), ((1.0, 0.9, 0.95), (0.9, 0.9))])
-def test_weights_are_learned_in_some_leaves_of_trees_while_their_error_falls(
-    errors: tuple[tuple[float, ...], ...], monkeypatch: pytest.MonkeyPatch
-):
+def test_weights_are_learned_in_some_leaves_of_trees_while_their_error_falls(errors, monkeypatch):
     settings = LeafSettings.of(sk.Pipeline(sk.from_arrays(*table(50)), task="regression", dtype="float32"))
     settings = replace(settings, recipe=replace(settings.recipe, kernel=sk.Laplace(1.0)))
     rounds, grown, given = (error for tree in errors for error in tree), [], []
@@ -195,9 +193,7 @@ class Learned(Exception):
     """The weights that leaves have learned, of a fit that ends there."""
 
 
-def test_a_small_budget_probes_fewer_leaves_at_a_time_and_learns_the_same_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_small_budget_probes_fewer_leaves_at_a_time_and_learns_the_same_weights(tmp_path, monkeypatch):
     """As many leaves run at once as memory is planned for."""
     monkeypatch.setattr(probed_weights, "PROBED_PART", 1)  # all four leaves of a tree
     monkeypatch.setattr(probed_weights, "PROBED_TREES", 1)

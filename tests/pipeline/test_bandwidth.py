@@ -61,9 +61,7 @@ def test_the_plan_says_that_the_bandwidth_will_be_found_out(make: Make) -> None:
 
 
 @pytest.mark.slow
-def test_a_retraining_from_the_champions_weights_keeps_its_bandwidth(
-    make: Make, write_rows: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_retraining_from_the_champions_weights_keeps_its_bandwidth(make, write_rows, tmp_path):
     registry = tmp_path / "models"
     asked = make(kernel=sk.Laplace("median"), solver=sk.EigenPro(epochs=3))
     retrain(asked, registry, gate="accuracy >= 0.5", memory="4GiB")

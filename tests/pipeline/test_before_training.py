@@ -47,9 +47,7 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.usefixtures("untrained")
-def test_rows_that_evaluation_would_refuse_are_refused_before_training(
-    tmp_path: Path, name: str, rows: sk.Dataset, message: str, where: str
-):
+def test_rows_that_evaluation_would_refuse_are_refused_before_training(tmp_path, name, rows, message, where):
     pipeline = sk.Pipeline(other(columns=["a", "b", "c"]), sk.Laplace(2.0), sk.Uniform(10), **{name: rows})
     with pytest.raises(sk.DataError, match=message) as error:
         sk.run(pipeline, tmp_path / "run")
@@ -94,9 +92,7 @@ def pipeline() -> sk.Pipeline:
 """
 
 
-def test_an_evaluation_that_fails_leaves_the_model_and_says_so(
-    write_rows: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_an_evaluation_that_fails_leaves_the_model_and_says_so(write_rows, tmp_path, monkeypatch, capsys):
     rows, folder = write_rows(tmp_path / "rows.zarr"), tmp_path / "run"
     (tmp_path / "p.py").write_text(PIPELINE.format(rows=str(rows)))
     command = ["run", str(tmp_path / "p.py"), "--run-dir", str(folder), "--quiet"]

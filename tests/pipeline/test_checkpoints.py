@@ -84,9 +84,7 @@ def posed(executor: ThreadsExecutor, solver: Any) -> Problem:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVERS)
-def test_going_on_at_any_step_gives_the_same_bits(
-    name: str, executor: ThreadsExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_going_on_at_any_step_gives_the_same_bits(name, executor, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "SCAN_ROWS", 60)  # sweeps of several tasks
     solver = SOLVERS[name]
     problem = posed(executor, solver)
@@ -308,9 +306,7 @@ def test_kill_9_at_random_moments(file: Path, tmp_path: Path, start: Callable[..
 
 
 @pytest.mark.slow
-def test_a_changed_setting_starts_anew_and_the_old_training_can_still_go_on(
-    file: Path, tmp_path: Path, start: Callable[..., Any]
-):
+def test_a_changed_setting_starts_anew_and_the_old_training_can_still_go_on(file, tmp_path, start):
     folder = tmp_path / "run"
     process = start("run", file, "--run-dir", folder, pause=0.5)
     wait_for(folder, '"event": "step"', process)

@@ -93,9 +93,7 @@ def test_a_run_with_the_loops_of_a_card_has_the_same_bits_again(card: Any, tmp_p
 
 
 @pytest.mark.slow
-def test_a_run_that_does_not_fit_a_device_is_refused_or_takes_another_projection(
-    device: HostDevice, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_run_that_does_not_fit_a_device_is_refused_or_takes_another_projection(device, tmp_path, monkeypatch):
     """``auto`` does without K(Z, Z) there; what cannot be is refused before a row is read."""
     pipeline = digits(sk.EigenPro(projection="exact"))
     device.budget = 1 << 20

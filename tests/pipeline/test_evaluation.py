@@ -69,9 +69,7 @@ def test_regression_keeps_a_fixed_sample_of_targets_and_predictions(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_more_classes_than_are_counted_leave_the_metrics_as_they_are(
-    make: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_more_classes_than_are_counted_leave_the_metrics_as_they_are(make, tmp_path, monkeypatch):
     counted = sk.run(make(), tmp_path / "counted")
     monkeypatch.setattr(score, "MAX_CONFUSION_CLASSES", 1)
     result = sk.run(make(), tmp_path / "not")

@@ -139,9 +139,7 @@ def shapes() -> Shapes:
 
 
 @pytest.mark.slow
-def test_a_calibration_measures_once_and_is_kept(
-    make: Make, shapes: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_calibration_measures_once_and_is_kept(make, shapes, tmp_path, monkeypatch):
     monkeypatch.setattr("streamkern.costs.machine_speed.MEASUREMENT_SECONDS", 0.002)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     first = SpeedMeasurements(2).prices(shapes, make().train)

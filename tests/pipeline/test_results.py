@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
-import pytest
 
 import streamkern as sk
 from streamkern.runs.results import RunResult
@@ -16,9 +14,7 @@ from streamkern.runs.results import RunResult
 Make = Callable[..., sk.Pipeline]
 
 
-def test_a_run_returns_what_it_wrote_by_key_and_by_name(
-    write_rows: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_run_returns_what_it_wrote_by_key_and_by_name(write_rows, tmp_path, monkeypatch):
     rows = write_rows(tmp_path / "rows.zarr")
     (tmp_path / "p.py").write_text(
         "import streamkern as sk\ndef pipeline() -> sk.Pipeline:\n"

@@ -121,9 +121,7 @@ ALONE: list[dict[str, Any]] = [
     ],
     ids=str,
 )
-def test_a_change_runs_again_what_depends_on_it_and_nothing_else(
-    done: Done, tmp_path: Path, change: dict[str, Any], first_to_run: str
-):
+def test_a_change_runs_again_what_depends_on_it_and_nothing_else(done, tmp_path, change, first_to_run):
     make, folder, before = done
     after = run(make(**change), folder)
     expected = ["save", *STAGES[STAGES.index(first_to_run) :]]

@@ -161,9 +161,7 @@ def test_the_next_command_is_one_that_gives_the_choice(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_line_prints_a_table_and_leaves_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_line_prints_a_table_and_leaves_json(tmp_path, capsys, monkeypatch):
     from streamkern.commands.parser import main
 
     monkeypatch.chdir(tmp_path)
@@ -190,9 +188,7 @@ def pipeline(centers: int = 300):
 
 
 @pytest.mark.slow
-def test_a_kernel_that_is_left_open_is_searched_for_and_every_model_is_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_that_is_left_open_is_searched_for_and_every_model_is_shown(tmp_path, capsys, monkeypatch):
     from streamkern.commands.parser import main
 
     monkeypatch.chdir(tmp_path)

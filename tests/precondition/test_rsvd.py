@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from streamkern.kernels import Gaussian, Kernel, Laplace
+from streamkern.kernels import Gaussian, Laplace
 from streamkern.precondition import eigensystem
 from streamkern.precondition.eigensystem import randomized_eigensystem, top_eigensystem
 from streamkern.precondition.nystrom import RandomizedSVD, theorem_1
@@ -23,9 +23,7 @@ def matrix(size: int, decay: float = 1.5) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("kernel", "d"), [(Laplace(4.0), 5), (Gaussian(3.0), 5), (Laplace(0.5), 1)], ids=str)
-def test_pairs_from_random_vectors_take_off_no_more_than_there_is(
-    kernel: Kernel, d: int, dtype: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_pairs_from_random_vectors_take_off_no_more_than_there_is(kernel, d, dtype, monkeypatch):
     monkeypatch.setattr(eigensystem, "MIN_RANDOMISED_ROWS", S)
     K = kernel(np.random.default_rng(0).standard_normal((S, d)))
     found = top_eigensystem(K.astype(dtype), Q)

@@ -57,9 +57,7 @@ def test_rows_that_are_the_same_do_not_count_and_nothing_but_them_is_refused() -
 
 @settings(max_examples=8)
 @given(n=st.integers(2, 1500), chunk=st.integers(40, 900), threads=st.integers(1, 3))
-def test_chunks_and_threads_do_not_change_a_bit(
-    tmp_path_factory: pytest.TempPathFactory, n: int, chunk: int, threads: int
-) -> None:
+def test_chunks_and_threads_do_not_change_a_bit(tmp_path_factory, n, chunk, threads):
     X = rows(n, 3, seed=1)
     place = tmp_path_factory.mktemp("rows") / "rows.zarr"
     sk.write_zarr(place, X, np.zeros(n), target="y", chunk_rows=chunk)

@@ -280,9 +280,7 @@ ON_DEVICE = {
 @pytest.mark.parametrize(
     ("name", "how"), by_turns(ON_DEVICE, (1, (8192, 300, 12, 4, 1)), (2, (8192, 320, 40, 20, 1))), ids=str
 )
-def test_memory_of_a_device_is_what_the_meter_says(
-    name: str, how: tuple[int, tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
-):
+def test_memory_of_a_device_is_what_the_meter_says(name, how, monkeypatch):
     """Of few outputs, summed up as products are read, and of many; the rows of steps ahead are counted."""
     monkeypatch.setattr("streamkern.costs.dry_run.EVALUATION_BLOCK_ROWS", 1)  # of training alone
     solver, (threads, shape) = ON_DEVICE[name], how

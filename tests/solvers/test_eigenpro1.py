@@ -51,9 +51,7 @@ class TestConformance(SolverSuite):
 @pytest.mark.parametrize(
     "features", [None, RandomFourier(Gaussian(3.0), 40), Nystrom(Laplace(4.0)), Identity()], ids=lambda f: str(f)[:8]
 )
-def test_full_gradients_converge_to_least_squares(
-    executor: ThreadsExecutor, features: FeatureMap | None, ridge: float
-) -> None:
+def test_full_gradients_converge_to_least_squares(executor, features, ridge):
     given = problem(executor, features=features)
     solver = EigenPro1(epochs=300, q=160, batch=N, ridge=ridge, average=False)
     weights, phi = run(solver, given), values(given)

@@ -81,9 +81,7 @@ def test_it_is_the_published_algorithm_on_the_same_batches(executor: ThreadsExec
     np.testing.assert_allclose(run(solver, given), expected[given.centers.ids], atol=1e-6 * abs(expected).max())
 
 
-def test_with_no_eigenpairs_it_is_gradient_descent_in_the_rkhs_and_the_average_is_of_its_iterates(
-    executor: ThreadsExecutor,
-) -> None:
+def test_with_no_eigenpairs_it_is_gradient_descent_in_the_rkhs_and_the_average_is_of_its_iterates(executor):
     given, solver = problem(executor), EigenPro2(epochs=2, q=0, batch=30)
     iteration = solver.setup(given)
     K, alpha, mean = references.laplace(X, X, 3.0), np.zeros((N, C)), np.zeros((N, C))

@@ -76,9 +76,7 @@ def test_exact_projection_is_the_inverse_less_the_preconditioner(expansion: Expa
 
 
 @pytest.mark.parametrize("products", [0, 1, 2, 5, 60])
-def test_inexact_projection_is_positive_and_closes_in(
-    expansion: Expansion, nystrom: NystromPreconditioner, products: int
-):
+def test_inexact_projection_is_positive_and_closes_in(expansion, nystrom, products):
     """It is exact on the eigenvectors it knows, and the more products, the nearer on the rest."""
     M = dense(project_inexactly(expansion, nystrom, products, ENGINE))
     K, E = laplace(rows(P), rows(P)), nystrom.eigensystem.vectors
@@ -127,9 +125,7 @@ def test_eigenpairs_of_all_centers_from_some(expansion: Expansion, s: int, slack
     assert np.linalg.eigvalsh(root.T @ K @ root)[-1] <= 1
 
 
-def test_the_tail_is_known_where_the_start_has_fewer_pairs_than_asked_for(
-    expansion: Expansion, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_tail_is_known_where_the_start_has_fewer_pairs_than_asked_for(expansion, monkeypatch):
     """As in float32, which resolves the first of them only: what follows the last one is no smaller for that."""
     few = Q // 2
     start = center_projection.top_eigensystem
@@ -194,9 +190,7 @@ def test_an_inexact_projection_never_holds_a_p_by_p_matrix():
 
 
 @pytest.mark.parametrize("refused", [0, 2, 3])
-def test_a_jitter_that_had_to_be_raised_is_reported_and_said(
-    refused: int, expansion: Expansion, nystrom: NystromPreconditioner, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_jitter_that_had_to_be_raised_is_reported_and_said(refused, expansion, nystrom, monkeypatch):
     left, real = [refused], type(ENGINE).kernel_factor
 
     def factor(engine: Any, expansion: Expansion, shift: float, K: Any = None) -> Any:

@@ -76,9 +76,7 @@ def test_direct_takes_one_sweep_where_that_is_enough():
 
 
 @pytest.mark.parametrize("ridge", [1e-9, 0.0], ids=["factored", "not positive definite"])
-def test_direct_keeps_its_first_answer_where_memory_allows_no_second_sweep(
-    ridge: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_direct_keeps_its_first_answer_where_memory_allows_no_second_sweep(ridge, monkeypatch):
     monkeypatch.setattr(footprint, "FRESH_BYTES", 9 << 30)
     with pytest.warns(UserWarning, match=r"Direct has not reached .*rounding.* Remedies: memory='[0-9.]+ GiB', which"):
         model, found = fitted(sk.Direct(ridge), "Gaussian", 20.0, "float64")
