@@ -1,7 +1,5 @@
 """Every bad input, end to end: one clear error, the exit status of the contract, and nothing earlier lost."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """By hand is never worse: an argument that is given alone leaves the rest to the same choices as none."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Choices of centers: uniform and given rows, k-means, randomly pivoted Cholesky; none depends on where blocks run."""
 
-from __future__ import annotations
-
 import pickle
 from collections import Counter
 from collections.abc import Callable

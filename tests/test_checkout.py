@@ -1,7 +1,5 @@
 """A checkout that is not installed: it imports, runs and says that it does not know its version."""
 
-from __future__ import annotations
-
 import shutil
 import site
 import subprocess

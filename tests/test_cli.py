@@ -1,7 +1,5 @@
 """The command line as a user meets it: words, exit statuses, what is printed where, signals."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import json

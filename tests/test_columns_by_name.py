@@ -1,7 +1,5 @@
 """Columns go by name from every door that has names: in any order, with others beside them, and never by position."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import dask.dataframe

@@ -1,7 +1,5 @@
 """Where constants stand: those that decide a model, a calibration, a choice or a projection are in one file."""
 
-from __future__ import annotations
-
 import ast
 import math
 import re

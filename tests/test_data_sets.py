@@ -1,7 +1,5 @@
 """What people touch works on each shipped set: digits, images and a table of 18 columns."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The documentation's Python and commands run as they are printed, and the picture is drawn by its script."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -4,8 +4,6 @@ Places where an error is made are found by reading the sources, so a new one is 
 ``VALUES`` provokes errors that no other test provokes, and reads what they say.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 from collections.abc import Iterator

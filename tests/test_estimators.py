@@ -1,7 +1,5 @@
 """The estimators keep scikit-learn's conventions, and reach what a direct solver reaches."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import os

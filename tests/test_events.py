@@ -1,7 +1,5 @@
 """What the event log writes, and how often: few lines, and together the whole run."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from functools import reduce

@@ -1,7 +1,5 @@
 """Every example runs as it is, in an empty folder, and says what it is there to show."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import subprocess

@@ -1,7 +1,5 @@
 """The main job on real images, as the command line runs it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

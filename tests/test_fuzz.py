@@ -1,7 +1,5 @@
 """Mutated models, checkpoints and registries, some of them: see tests/fuzz_artifacts.py."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

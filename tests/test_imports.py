@@ -1,7 +1,5 @@
 """What an import and a command load: names of modules, which cost seconds on every start."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json

@@ -1,7 +1,5 @@
 """What the import linter cannot say about the layout: doors, file names, file lengths, and what an import may cost."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib

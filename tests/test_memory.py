@@ -1,7 +1,5 @@
 """Measured memory stays below what was projected, and the projection below the budget, however many rows there are."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """A budget in force: what outgrows it stops in words, with its checkpoint; and what sources say that reading takes."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tracemalloc

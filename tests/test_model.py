@@ -1,7 +1,5 @@
 """A saved model is the model: to the bit, or an error; and it predicts in streams."""
 
-from __future__ import annotations
-
 import sys
 import tracemalloc
 from collections.abc import Callable

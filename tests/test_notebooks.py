@@ -1,7 +1,5 @@
 """Notebooks run from top to bottom and print what is stored in them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

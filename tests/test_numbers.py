@@ -1,7 +1,5 @@
 """The numbers of the front pages are those of docs/results, or stand in a short list of what is not measured."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

@@ -1,7 +1,5 @@
 """Numbers that lie far from 0: what they differ in is kept, in features and targets, training and prediction."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """The directional bias of SGD, from the text of the paper's Figure 1."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Table 3 of the EigenPro paper and its overhead at reduced size, from the pipelines that make them at full size."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType
 

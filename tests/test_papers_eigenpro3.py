@@ -1,7 +1,5 @@
 """Table 2, and the shapes of Figures 2 and 4, of the EigenPro 3 paper, from its pipeline at small size."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """SGD with random features: the claims of its paper at reduced size, from the pipeline that makes its tables."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """Figures 1 and 2 of the SVRG paper at reduced size, from the pipeline that makes them at full size."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Constructors: a parameter of the wrong type, or None where there is no such choice, is one error at once."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import types

@@ -1,7 +1,5 @@
 """The shipped pipelines, as a user runs them."""
 
-from __future__ import annotations
-
 import gzip
 import sys
 from collections.abc import Callable

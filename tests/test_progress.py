@@ -1,7 +1,5 @@
 """``verbose=1`` shows how far the work is, on standard error; without it nothing is said."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The README's Python runs as it is printed."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

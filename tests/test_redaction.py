@@ -1,7 +1,5 @@
 """Secrets: in whatever part of a URL, a setting or an option one stands, nothing that is written holds it."""
 
-from __future__ import annotations
-
 import contextlib
 import html
 import io

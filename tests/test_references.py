@@ -1,7 +1,5 @@
 """The reference implementations against closed forms, on tiny problems in float64."""
 
-from __future__ import annotations
-
 from functools import partial
 from types import SimpleNamespace
 from typing import Any

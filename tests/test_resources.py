@@ -1,7 +1,5 @@
 """``Resources``: one way to say memory, threads, scheduler, device and workers, behind every door."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import json

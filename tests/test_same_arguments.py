@@ -1,7 +1,5 @@
 """The same arguments, and none, are the same fit, to the bit: of an estimator, and of a pipeline."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ cron's and systemd's lines run in the environments that these give, and the Dask
 and Prefect are no dependencies of the tests: AIRFLOW_PYTHON and PREFECT_PYTHON name interpreters that have them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

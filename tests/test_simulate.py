@@ -1,7 +1,5 @@
 """The model of a step: exact where the answer is known, monotonic where only the direction is."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Estimators among scikit-learn's tools, with frames of every kind, and pickled."""
 
-from __future__ import annotations
-
 import pickle
 
 import dask.dataframe as dd

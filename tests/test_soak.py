@@ -1,7 +1,5 @@
 """The soak of random faults, in short: see tests/soak/soak.py, and docs/reliability.md for a long one."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

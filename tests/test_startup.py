@@ -1,7 +1,5 @@
 """What stands between typing a command and the first step."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A sweep adds each row once in the tree's order; a gather brings rows in the order asked for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

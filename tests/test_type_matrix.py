@@ -4,8 +4,6 @@ A new type is one line of ``TYPES``; a new door one line of ``MEMORY`` or ``FILE
 every door. What trains, scores or ingests is done for a third of the pairs, in which each type and each door occur.
 """
 
-from __future__ import annotations
-
 import datetime
 import functools
 import json

@@ -1,7 +1,5 @@
 """The identity of a user's code: an edit of anything that it refers to is another identity."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import itertools

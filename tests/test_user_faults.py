@@ -1,7 +1,5 @@
 """Faults of the user's code and rows: one error that names the line, or the row and the column; never a traceback."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Work grows with the number of columns, not with its square: operations are counted, which no other load changes."""
 
-from __future__ import annotations
-
 import cProfile
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A source with any chunk bounds, empty chunks too, that counts its reads."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 

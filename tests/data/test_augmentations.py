@@ -1,7 +1,5 @@
 """The library of augmentations: each row by row, against a plain loop, and through streams and solvers."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

@@ -1,7 +1,5 @@
 """``preprocess="auto"``: what it does to each kind of column, against plain NumPy; and when it does nothing."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Numbers that are codes: joined by the mean target of each value, where that tells more than the values beside it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

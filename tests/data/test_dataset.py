@@ -1,7 +1,5 @@
 """A dataset is a description: immutable, cheap, and its fingerprint names the virtual rows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """A data set that gains rows is the old rows plus the new, when it is opened again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Preprocessing: each step against plain NumPy, the same under any chunking, and kept by the model."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 

@@ -1,7 +1,5 @@
 """Quarantine: the rows of corrupt chunks are left out, and nothing else changes."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

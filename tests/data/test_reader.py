@@ -1,7 +1,5 @@
 """Chunks are read once while they fit, by any number of threads, and a failed read can be tried again."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

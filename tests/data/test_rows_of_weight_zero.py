@@ -1,7 +1,5 @@
 """A row of weight 0 is absent: whatever it holds, a model is that of the other rows, from memory and from files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A hundred million rows cost nothing to describe and about a millisecond to seek in; state is O(chunks)."""
 
-from __future__ import annotations
-
 import pickle
 import tracemalloc
 from functools import partial

@@ -1,7 +1,5 @@
 """Rows are chosen by a hash of their ids: the same choice under any chunks, without reading a row."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -3,8 +3,6 @@
 A scan has all rows once in stored order, reads what it needs, and says where rows lie.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor

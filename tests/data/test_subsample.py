@@ -1,7 +1,5 @@
 """Stratified and weighted samples: exact sizes, the shares they promise, and the same rows under any chunking."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A row is a row: the same bits from every door, with all kinds of columns, gaps and unseen categories."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 from typing import Any

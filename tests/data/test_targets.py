@@ -1,7 +1,5 @@
 """Targets become numbers, or an error that names the value, the row and what to do."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Features in unlike units are warned of, wherever training begins; images and codes are not."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every door warns of the share of rows whose category training did not see."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Sample weights: read beside the rows of any format, kept by everything that chooses rows, and counted in metrics."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Block Lanczos over sweeps against a dense SVD, and what is made of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """SVRG, plain and preconditioned, against the closed form."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Rows of leaves, read a run at a time."""
 
-from __future__ import annotations
-
 import tracemalloc
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``partition="auto"``, the default everywhere: as many leaves as keep every row a center, or one model."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import replace
 from pathlib import Path

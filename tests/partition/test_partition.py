@@ -1,7 +1,5 @@
 """Partitions: routes as in plain NumPy, leaves that are ordinary fits, one model with the same bits anywhere."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import pickle

@@ -1,7 +1,5 @@
 """The same budget decides the same, and more memory is never worse: over plans alone, without a fit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Two trees whose outputs are averaged, and the weights of features that leaves teach."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 from pathlib import Path

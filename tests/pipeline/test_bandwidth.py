@@ -1,7 +1,5 @@
 """A run whose bandwidth is the median distance: found out once, kept, and told."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

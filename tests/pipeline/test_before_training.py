@@ -1,7 +1,5 @@
 """Before training: what evaluation would refuse is refused; after it: a model is saved before it is scored."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

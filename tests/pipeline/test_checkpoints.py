@@ -1,7 +1,5 @@
 """Checkpoints: training that is left at any step goes on to the same weights, bit for bit."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

@@ -1,7 +1,5 @@
 """Whole runs on a device: the CPU's to tolerance, and refused before they begin where they would not fit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

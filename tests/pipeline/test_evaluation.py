@@ -1,7 +1,5 @@
 """What the evaluation keeps beside its metrics, for reports."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

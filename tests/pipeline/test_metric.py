@@ -1,7 +1,5 @@
 """A metric in a pipeline: a stage that is planned, kept, resumed and reported."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pipeline files: what they define, and how text becomes their settings."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Plans: costs grow with what causes them, and what cannot fit is refused before a row is read."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import re
@@ -208,7 +206,7 @@ def test_a_plan_for_a_cluster_says_what_a_worker_holds_and_refuses_what_is_more(
     sk.plan(make(centers=sk.Uniform(500)), prices=PRICES, resources=given)
 
 
-def many(n: int, p: int, solver: sk.Solver, d: int = 64) -> sk.Pipeline:
+def many(n: int, p: int, solver: Any, d: int = 64) -> sk.Pipeline:
     """Rows that take no memory."""
     X, y = (np.broadcast_to(np.float32(0), shape) for shape in ((n, d), (n, 1)))
     rows = sk.Dataset(ArraySource(X, y, chunk_rows=4096))

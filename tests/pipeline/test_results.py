@@ -1,7 +1,5 @@
 """What functions return, and how it and what it was made of are shown."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Callable

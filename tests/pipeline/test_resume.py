@@ -1,7 +1,5 @@
 """Resuming from elsewhere, and with a pipeline file that has changed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a run leaves behind, what the next one takes over, and what is never lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The order of stages stands once: every reader reads the list, and every stage can be killed and gone on with."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Tuning: its numbers are those of plain ridge regression, its bits depend on the rows alone, and its choice holds."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Top eigenpairs, the Nyström preconditioner, and the step it allows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Eigenpairs from random vectors, and the preconditioner of EigenPro in feature space."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.linalg

@@ -1,11 +1,10 @@
 """Every training row a center, where it is stored: EigenPro2 on rows that do not fit in memory, and its model."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,7 +68,7 @@ def test_a_damaged_center_is_found(tmp_path: Path):
 @pytest.mark.parametrize(
     "solver", [sk.EigenPro(), sk.EigenPro(projection="inexact"), sk.Falkon(), sk.Direct(), sk.SGD()], ids=repr
 )
-def test_other_solvers_say_that_they_hold_their_centers(solver: sk.Solver, tmp_path: Path):
+def test_other_solvers_say_that_they_hold_their_centers(solver: Any, tmp_path: Path):
     X, y = rows(300)
     with pytest.raises(sk.UsageError, match="all rows"):
         sk.run(sk.Pipeline(sk.from_arrays(X, y), sk.Laplace(3.0), sk.AllRows(), solver, task="regression"), tmp_path)

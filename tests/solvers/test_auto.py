@@ -1,7 +1,5 @@
 """``solver="auto"``: the least work that fits the memory, the same everywhere, said in plan, events and result."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

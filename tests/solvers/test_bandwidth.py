@@ -1,7 +1,5 @@
 """The median heuristic: one number, the same under any chunking, settled before the kernel is used."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

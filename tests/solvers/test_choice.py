@@ -1,7 +1,5 @@
 """A fit without a kernel: what is tried, how much of it, and what comes of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

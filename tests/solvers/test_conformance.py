@@ -2,8 +2,6 @@
 with a remedy where a step is forced too long. That each can be left at any step: tests/pipeline/test_checkpoints.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace

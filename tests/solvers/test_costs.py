@@ -3,8 +3,6 @@
 The table of ``docs/choosing-a-solver.md`` is the meter's too: its test prints it again.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import itertools

@@ -1,7 +1,5 @@
 """Rayleigh quotients and the effective dimension, against what eigenvectors say."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

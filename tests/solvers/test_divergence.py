@@ -1,7 +1,5 @@
 """A step of the solver's own choice that diverges is halved, and a few far larger targets are no divergence."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """EigenPro 3 and 4: held to the suite, to their definitions, and to what must not break them."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """EigenPro in feature space."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import numpy as np

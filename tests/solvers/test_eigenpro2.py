@@ -1,7 +1,5 @@
 """EigenPro 2: every training row a center."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """``Direct`` where every training row is a center: one factor of the kernel matrix."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """SGD's schedules, progress, and every solver through a run."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

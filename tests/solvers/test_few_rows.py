@@ -1,7 +1,5 @@
 """The kernel and the ridge of few rows, by the errors of rows that are left out one at a time."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The logistic loss: its optimum, its bits, its probabilities, and what it refuses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

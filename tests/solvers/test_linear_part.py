@@ -1,7 +1,5 @@
 """A linear part beside the kernel, where errors on rows that models are not fitted to say so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Losses other than squares: their optima, their metrics, quantiles that do not cross, and what is refused."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from pathlib import Path

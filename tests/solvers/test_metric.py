@@ -1,7 +1,5 @@
 """The learned metric: exact at its limits, unbiased in its signs, with the same bits from any threads."""
 
-from __future__ import annotations
-
 import pickle
 import tracemalloc
 from dataclasses import replace

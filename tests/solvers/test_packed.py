@@ -1,7 +1,5 @@
 """Projection by a factor in 16 bits: a positive matrix, its spectrum, and what ``auto`` chooses with it."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

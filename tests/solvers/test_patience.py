@@ -1,7 +1,5 @@
 """What a pass is judged by: gains that add up, in the units of the metrics."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

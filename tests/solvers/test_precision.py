@@ -1,7 +1,5 @@
 """What float32 cannot represent is refused before training, or computed in float64, with the reason."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

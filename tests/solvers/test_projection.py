@@ -1,7 +1,5 @@
 """Projections: positive matrices near K(Z, Z)⁻¹ − Q_s, eigenpairs of all centers, and the step that they allow."""
 
-from __future__ import annotations
-
 import tracemalloc
 from typing import Any
 

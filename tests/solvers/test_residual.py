@@ -1,7 +1,5 @@
 """Equations that rounding spoils are solved in a better way, and what is not reached is said."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

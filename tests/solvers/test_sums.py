@@ -1,7 +1,5 @@
 """Rows added to the sums of Direct and taken away again, against plain NumPy and against fits that never saw them."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 from pathlib import Path

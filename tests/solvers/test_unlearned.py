@@ -1,7 +1,5 @@
 """A fit that has not come near its solution says so; and the best pass on held-out rows is the model."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 
