@@ -1,7 +1,5 @@
 """Weights of classes: those of rows, the same everywhere, and probabilities that do not know of them."""
 
-import json
-
 import numpy as np
 import pytest
 from sklearn.metrics import brier_score_loss
@@ -120,39 +118,6 @@ def test_scikit_learns_check():
     check_class_weight_classifiers("KernelClassifier", sk.KernelClassifier(threads=1, memory="4GiB"))
 
 
-def _pipeline(X, y, **given):
-    train, rest = sk.from_arrays(X, y).split(0.3)
-    return sk.Pipeline(
-        train, sk.Gaussian(2.0), sk.Uniform(60), sk.EigenPro(epochs=3), test=rest, scaling="standard", **given
-    )
-
-
-@pytest.mark.slow
-def test_runs_keep_them_and_workers_have_the_same_bits(tmp_path):
-    X, y = _rare(800)
-    pipeline = _pipeline(X, y, class_weight="balanced", validation=sk.from_arrays(*_rare(200, seed=2)))
-    results = [
-        sk.run(
-            pipeline, tmp_path / name, resources=sk.Resources(scheduler=name), threads=1 if name == "threads" else None
-        )
-        for name in ("threads", "processes:2")
-    ]
-    assert results[0].weights_sha256 == results[1].weights_sha256
-    assert set(results[0]["class_weight"]) == {"no", "yes"}
-    model = sk.load_model(tmp_path / "threads" / "model.zarr")
-    assert model.metadata["class_weight"] == results[0]["class_weight"]
-    again = sk.run(pipeline, tmp_path / "threads", threads=2)
-    assert again.weights_sha256 == results[0].weights_sha256
-    # Metrics are those of the rows as they are.
-    plain = model.score(pipeline.train, executor=None)
-    assert results[0].metrics["train"]["accuracy"] == plain["accuracy"]
-    other = sk.run(_pipeline(X, y, class_weight={"yes": 3}), tmp_path / "threads", threads=1)
-    assert other.weights_sha256 != results[0].weights_sha256
-    manifest = json.loads((tmp_path / "threads" / "manifest.json").read_text())
-    assert "yes" in manifest["class_weight"]
-    assert "{'yes': 3.0, 'no': 1.0}" in str(other["class_weight"]) or other["class_weight"] == {"no": 1.0, "yes": 3.0}
-
-
 def test_leaves_of_a_partition_and_tune_weigh_too():
     X, y = _rare(1200, 0.1)
     given = {"centers": 40, "solver": sk.Direct(ridge=1e-3), "partition": sk.Partition(leaves=3), "threads": 1}
@@ -167,7 +132,8 @@ def test_what_it_reads_is_planned():
     data = sk.from_arrays(X, y)
     source = ClassWeightedSource(data.source)
     assert source.reading().row == data.source.reading().row + 16
-    assert sk.plan(_pipeline(X, y, class_weight="balanced"), threads=1, memory="4GiB").footprint.peak > 0
+    pipeline = sk.Pipeline(data, sk.Gaussian(2.0), sk.Uniform(60), sk.Direct(), class_weight="balanced")
+    assert sk.plan(pipeline, threads=1, memory="4GiB").footprint.peak > 0
 
 
 @pytest.mark.parametrize("weighted", [False, True])

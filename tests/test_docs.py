@@ -191,6 +191,15 @@ def test_the_page_of_the_command_line_is_current() -> None:
 
 
 @pytest.mark.slow
+def test_the_readme_runs(tmp_path: Path) -> None:
+    """In a process of its own: the block bounds the memory of its process."""
+    accuracy, labels = run(blocks("../README.md"), tmp_path).splitlines()
+    assert float(accuracy) > 0.98
+    assert re.fullmatch(r"\[\d \d \d \d \d\]", labels)
+    assert (tmp_path / "model.zarr").is_dir()
+
+
+@pytest.mark.slow
 def test_preprocessing_runs(tmp_path: Path) -> None:
     assert float(run(blocks("preprocessing.md"), tmp_path)) > 0.9
     assert (tmp_path / "model.zarr").is_dir()

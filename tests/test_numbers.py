@@ -20,49 +20,28 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 FILES = sorted((DOCS / "results").glob("*.json"))
 PAGES = {"README.md": ROOT / "README.md"} | {name: DOCS / name for name in ("measured.md", "performance.md")}
-NOT_MEASURED = {
+NOT_MEASURED: dict[str, dict[str, str]] = {
     "README.md": {
         "3.11": "the oldest Python",
         "0.95": "the promise that tests/benchmarks/streaming.py holds to",
-        **{year: "when a paper appeared" for year in ("2016", "2017", "2018", "2022", "2023")},
+        **dict.fromkeys(("2016", "2017", "2018", "2022", "2023"), "when a paper appeared"),
     },
     "measured.md": {
-        "1,000": "settings of a run",
-        "2,000": "",
-        "5,000": "",
-        "8,000": "",
-        "20": "",
-        "784": "",
+        **dict.fromkeys(("1,000", "2,000", "5,000", "8,000", "20", "784"), "settings of a run"),
         "86.3%": "the accuracy to reach",
-        "0.01": "the scales that a pipeline generates",
-        "300": "",
-        "18": "columns of generated rows",
-        "6": "values of a generated column",
-        "20,000": "",
+        **dict.fromkeys(("0.01", "300"), "the scales that a pipeline generates"),
+        **dict.fromkeys(("18", "6", "20,000"), "columns, values and rows of generated data"),
         "10,000": "the rows of one model",
     },
     "performance.md": {
-        "0": "bounds, and slopes that a formula expects",
-        "1": "",
-        "2": "operations, in a formula",
+        **dict.fromkeys(("0", "1", "2"), "bounds, slopes that a formula expects, and operations in it"),
         "30": "operations of loops, and days between assumed failures",
-        "4,096": "settings",
-        "10,000": "",
-        "5,000": "",
-        "784": "",
-        "256": "",
-        "1,000": "",
-        "192": "",
-        "10": "the assumed network and scatter",
-        "0.1": "",
-        "10%": "",
-        "20": "",
-        "5": "",
-        "16": "",
+        **dict.fromkeys(("4,096", "10,000", "5,000", "784", "256", "1,000", "192"), "settings"),
+        **dict.fromkeys(("10", "0.1", "10%", "20", "5", "16"), "the assumed network and scatter"),
         "128": "the most tasks of a sweep",
     },
 }
-"""Numbers outside drawn blocks, code and links, and what they are; an empty reason is that of the line above."""
+"""Numbers outside drawn blocks, code and links, and what they are."""
 NUMBER = re.compile(r"(?<![\w.²])\d+(?:,\d{3})*(?:\.\d+)?%?")
 
 WORDS = "two|three|four|five|six|seven|eight|nine|ten|twenty|hundred|[a-z]+fold"

@@ -58,11 +58,22 @@ def test_a_store_that_was_interrupted_is_written_anew():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not DEBIAN.is_dir(), reason="Debian's package dataset-fashion-mnist is not installed")
-def test_fashion_mnist_is_learnt():
-    result = sk.run(sk.load_pipeline(FASHION, {"rows": "5_000", "centers": "400", "noise": "0"}))
+@pytest.mark.parametrize(
+    ("settings", "least"),
+    [
+        # 85.70 on the machine of docs/measured.md, 84.59 in the paper; other BLAS kernels round otherwise.
+        ({"centers": "1000", "epochs": "5"}, 0.855),
+        ({"centers": "500", "epochs": "2", "projection": "inexact"}, 0.83),
+        ({"centers": "500", "epochs": "2", "projection": "delayed"}, 0.83),
+        ({"rows": "150_000", "noise": "0.1", "centers": "500"}, 0.83),  # noisy copies are more rows
+    ],
+    ids=str,
+)
+def test_fashion_mnist_is_learnt(settings, least):
+    result = sk.run(sk.load_pipeline(FASHION, {"rows": "60_000", "noise": "0"} | settings))
     assert result["metrics"]["test"]["n"] == 10_000
-    assert result["metrics"]["test"]["accuracy"] > 0.78
-    assert result["n_rows"] == 5_000
+    assert result["metrics"]["test"]["accuracy"] > least
+    assert result["n_rows"] == result["history"][0]["rows"] == int(settings.get("rows", "60_000"))
 
 
 def write_idx(path: Path, values: np.ndarray) -> None:

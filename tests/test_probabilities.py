@@ -237,13 +237,6 @@ def test_rows_are_held_out_for_probabilities_where_no_direct_solver_leaves_rows_
     assert 0 < log_loss(y, model.predict_proba(X)) < 0.6
 
 
-def test_a_solver_that_was_given_keeps_all_rows(monkeypatch):
-    monkeypatch.setattr(answers, "MIN_ROWS_TO_CALIBRATE", 100)
-    X = np.random.default_rng(0).normal(size=(300, 3))
-    model = sk.KernelClassifier(sk.Laplace("median"), 30, sk.EigenPro(epochs=1)).fit(X, X[:, 0] > 0)
-    assert "held_out" not in model.result_.report
-
-
 @pytest.mark.slow
 def test_pipelines_hold_rows_out_by_the_same_rule(monkeypatch, tmp_path):
     monkeypatch.setattr(answers, "MIN_ROWS_TO_CALIBRATE", 600)
@@ -259,7 +252,10 @@ def test_pipelines_hold_rows_out_by_the_same_rule(monkeypatch, tmp_path):
     assert result["probabilities"]["source"] == "validation"
     said = f"{result['held_out']} of 800 rows are held out for probabilities"
     assert any(said in choice for choice in sk.plan(pipeline, threads=1).choices)
-    assert any(said in event.get("reason", "") for event in map(json.loads, _lines(tmp_path / "auto/events.jsonl")))
+    assert any(
+        said in event.get("reason", "")
+        for event in map(json.loads, (tmp_path / "auto/events.jsonl").read_text().splitlines())
+    )
     for other in (
         replace(pipeline, solver=sk.EigenPro(epochs=1)),
         replace(pipeline, train=data.split(0.5)[0]),
@@ -268,10 +264,6 @@ def test_pipelines_hold_rows_out_by_the_same_rule(monkeypatch, tmp_path):
         found = sk.run(other, tmp_path / "other", threads=1)
         assert "held_out" not in found
         assert found["n_rows"] == len(other.train)
-
-
-def _lines(path):
-    return path.read_text().splitlines()
 
 
 @pytest.mark.slow

@@ -166,16 +166,12 @@ def test_an_argument_that_neither_takes_is_the_same_error(name: str, value: Any)
 def test_a_result_prints_itself() -> None:
     model = sk.KernelRegressor(sk.Laplace(2.0), 20, sk.EigenPro(epochs=3), validation=0.2, memory=BUDGET)
     found = model.fit(X, VALUES).result_
-    lines = repr(found).splitlines()
-    assert lines == str(found).splitlines()
-    assert lines[0].startswith("EigenPro in ")
-    assert lines[1].split(maxsplit=1) == ["kernel", "Laplace(bandwidth=2.0)"]
-    assert lines[2].split() == ["centers", "20"]
-    assert "3 passes over" in lines[3]
-    assert lines[3].endswith("float64")
-    assert "4.0 GiB allowed" in lines[4]
-    assert f"r2 {found.metrics['r2']:.4g}" in lines[5]
-    assert found.peak_bytes > 0
+    text = repr(found)
+    assert text == str(found)
+    for said in ("EigenPro in ", "Laplace(bandwidth=2.0)", "3 passes over", "float64", f"r2 {found.metrics['r2']:.4g}"):
+        assert said in text
+    assert "4.0 GiB allowed" in text
+    assert 0 < found.peak_bytes
     assert found.footprint.peak <= 4 << 30
     parts = sk.KernelRegressor(centers=20, partition=sk.Partition(leaves=3), memory=BUDGET).fit(X, VALUES).result_
     assert " leaves" in repr(parts)

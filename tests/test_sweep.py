@@ -55,11 +55,7 @@ def test_every_row_is_added_once_and_to_the_same_bits_on_any_threads(executors, 
 
 def test_the_state_reaches_every_block(executors):
     scan = Scan(Assembly(Dataset(ArraySource(rows(100), chunk_rows=10))), 4)
-    assert sweep(executors[1], ScanWork(scan, _with_state), 2.5) == (100 * 2.5,)
-
-
-def _with_state(block, state):
-    return (len(block.ids) * state,)
+    assert sweep(executors[1], ScanWork(scan, lambda block, state: (len(block.ids) * state,)), 2.5) == (100 * 2.5,)
 
 
 def test_a_sweep_over_no_rows_says_so(executors):
@@ -123,10 +119,6 @@ def test_targets_are_gathered_with_their_rows(executors, y, encoding, expected):
 def test_large_chunks_are_read_once_by_many_threads(executors):
     # Two chunks of 12 MB and a cache of 16: threads that walk one each must not push out one another's.
     source = CountingSource(np.zeros((24_000, 1_000), np.uint8), chunk_rows=12_000)
-    work = ScanWork(Scan(Assembly(Dataset(source)), 100), _count)
+    work = ScanWork(Scan(Assembly(Dataset(source)), 100), lambda block, state: (len(block.ids),))
     assert sweep(executors[1], work) == (24_000,)
     assert len(source.reads) <= 2 + executors[1].slots
-
-
-def _count(block, state):
-    return (len(block.ids),)

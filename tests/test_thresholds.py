@@ -1,6 +1,7 @@
 """Thresholds between two classes: the best of all cuts, kept in the model, used wherever something is decided."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -79,29 +80,37 @@ def test_every_door_decides_by_it(given, tmp_path):
 
 
 @pytest.mark.slow
-def test_runs_keep_it_and_workers_find_the_same(tmp_path):
+def test_runs_keep_it_with_weights_of_classes_and_workers_find_the_same(tmp_path):
     X, y = _rare(1200)
-    train, held = sk.from_arrays(X, y).split(0.3)
+    train, held = sk.from_arrays(X, np.where(y, "yes", "no")).split(0.3)
     pipeline = sk.Pipeline(
         train, sk.Gaussian(2.0), sk.Uniform(60), sk.EigenPro(epochs=4), test=held, validation=held, threshold="f1",
-        class_weight={1: 2.0},
+        class_weight="balanced", scaling="standard",
     )  # fmt: skip
     results = [
-        sk.run(
-            pipeline, tmp_path / name, resources=sk.Resources(scheduler=name), threads=1 if name == "threads" else None
-        )
-        for name in ("threads", "processes:2")
+        sk.run(pipeline, tmp_path / name, resources=sk.Resources(scheduler=name), threads=threads)
+        for name, threads in (("threads", 1), ("processes:2", None))
     ]
+    assert results[0].weights_sha256 == results[1].weights_sha256
     found = [result["probabilities"]["threshold"] for result in results]
     assert found[0] == found[1]
     assert found[0]["metric"] == "f1"
-    # The rows that it was chosen on, as they are.
+    model = sk.load_model(results[0].model_path)
+    assert model.encoding.cut == found[0]["value"]
+    assert model.metadata["class_weight"] == results[0]["class_weight"]
+    assert results[0]["class_weight"].keys() == {"no", "yes"}
+    # Metrics are those of the rows as they are; the threshold was chosen on the test rows.
     assert results[0].metrics["test"]["f1"] == pytest.approx(found[0]["score"], abs=1e-6)
-    assert json.loads((tmp_path / "threads" / "manifest.json").read_text())["threshold"] == "f1"
-    assert sk.load_model(results[0].model_path).encoding.cut == found[0]["value"]
-    other = sk.run(sk.Pipeline(**{**vars(pipeline), "threshold": "accuracy"}), tmp_path / "threads", threads=1)
+    assert results[0].metrics["train"]["accuracy"] == model.score(train)["accuracy"]
+    manifest = json.loads((tmp_path / "threads" / "manifest.json").read_text())
+    assert (manifest["threshold"], manifest["class_weight"]) == ("f1", "balanced")
+    assert sk.run(pipeline, tmp_path / "threads", threads=2).weights_sha256 == results[0].weights_sha256
+    other = sk.run(replace(pipeline, threshold="accuracy"), tmp_path / "threads", threads=1)
     assert other["probabilities"]["threshold"]["metric"] == "accuracy"
     assert other.weights_sha256 == results[0].weights_sha256
+    weighed = sk.run(replace(pipeline, class_weight={"yes": 3}), tmp_path / "threads", threads=1)
+    assert weighed["class_weight"] == {"no": 1.0, "yes": 3.0}
+    assert weighed.weights_sha256 != results[0].weights_sha256
 
 
 @pytest.mark.slow

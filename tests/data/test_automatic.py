@@ -187,7 +187,7 @@ def test_plain_numbers_are_standardised_and_joined_by_quantiles_where_their_unit
         X, rest = with_quantiles(X, X), with_quantiles(rest, X)
         other.set_params(scaling="standard")
     expected = other.fit(X, y).decision_function(rest)
-    np.testing.assert_allclose(model.decision_function(X_of(rest, model)), expected, atol=2e-3)
+    np.testing.assert_allclose(model.decision_function(rest[:, : model.n_features_in_]), expected, atol=2e-3)
 
 
 def with_quantiles(X: np.ndarray, train: np.ndarray) -> np.ndarray:
@@ -200,11 +200,6 @@ def with_quantiles(X: np.ndarray, train: np.ndarray) -> np.ndarray:
             values = np.unique(ends)
             made.append(np.interp(x, values, [norm.ppf(levels)[ends == v].mean() for v in values])[:, None])
     return np.concatenate(made, axis=1)
-
-
-def X_of(rows: np.ndarray, model: sk.KernelClassifier) -> np.ndarray:
-    """The stored columns of rows."""
-    return rows[:, : model.n_features_in_]
 
 
 @pytest.mark.slow

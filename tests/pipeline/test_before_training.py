@@ -22,12 +22,6 @@ def other(rows: np.ndarray = X, y: np.ndarray | None = Y, **more: object) -> sk.
     return sk.from_arrays(rows, y, **more)
 
 
-def with_nan() -> np.ndarray:
-    rows = X.copy()
-    rows[7, 1] = np.nan
-    return rows
-
-
 @pytest.fixture
 def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitting, "train_stably", lambda *_, **__: pytest.fail("it was trained"))
@@ -38,7 +32,7 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
     ("rows", "message", "where"),
     [
         (other(y=Y + (np.arange(80) == 9)), "The label 2 was not among the classes", "row 9"),
-        (other(with_nan()), "A feature is NaN", "row 7, feature 1"),
+        (other(np.where(np.arange(240).reshape(80, 3) == 22, np.nan, X)), "A feature is NaN", "row 7, feature 1"),
         (other(X[:, :2]), "X has 2 features, but .* is expecting 3", "X"),
         (other(y=None), "has no target", "the target"),
         (other(columns=["a", "c", "b"]), "The columns differ from those of training: 'c'", ""),

@@ -222,15 +222,6 @@ def test_any_number_of_centers(executor: Executor, p: int, projection: str):
     assert_gains(executor, X, y[:, :1], Laplace(3.0), p, np.float32, projection=projection)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("projection", ["exact", "inexact", "delayed"])
-@pytest.mark.parametrize("q", [1, 30, 149])
-def test_any_number_of_eigenpairs(executor: Executor, projection: str, q: int):
-    X, y = small_data(600)
-    for s in (q + 2, 150):
-        assert_gains(executor, X, y, Laplace(3.0), 150, np.float32, projection=projection, q=q, s=s)
-
-
 def assert_gains(
     executor: Executor, X: np.ndarray, y: np.ndarray, kernel: Kernel, p: int, dtype: type, **settings: Any
 ) -> None:
