@@ -22,7 +22,6 @@ import pytest
 
 import streamkern as sk
 from streamkern.commands.parser import main
-from streamkern.evaluation.metrics import flat_metrics
 from streamkern.progress import Display
 from streamkern.resources import default_threads
 
@@ -322,25 +321,14 @@ def test_help_names_the_commands_there_are_and_each_answers(capsys: pytest.Captu
         assert f"usage: streamkern {command}" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_evaluate_scores_a_saved_model_as_the_run_did(capsys: pytest.CaptureFixture[str]):
-    Path("mine.py").write_text(PIPELINE)
-    assert main(["run", "mine.py", "--quiet"]) == 0
-    rng = np.random.default_rng(1)
-    y = rng.integers(0, 2, 300)
-    X = rng.standard_normal((300, 3)) + 2.0 * y[:, None]
-    sk.write_parquet("new.parquet", X, y, target="label")
-    assert main(["evaluate", "runs/mine/model.zarr", "new.parquet", "--target", "label", "--json"]) == 0
-    metrics = json.loads(capsys.readouterr().out)
-    assert flat_metrics(metrics) == pytest.approx(flat_metrics(sk.load_model("runs/mine/model.zarr").score(X, y)))
-    assert main(["evaluate", "runs/mine/model.zarr", "new.parquet", "--target", "label"]) == 0
+def test_evaluate_shows_the_rows_it_scored_and_fails_where_there_is_no_model_or_target(capsys):
+    X = np.random.default_rng(1).standard_normal((300, 3))
+    sk.write_parquet("new.parquet", X, X[:, 0] > 0, target="label")
+    sk.KernelClassifier(centers=20).fit(X, X[:, 0] > 0).save("m.zarr")
+    assert main(["evaluate", "m.zarr", "new.parquet", "--target", "label"]) == 0
     assert "(300 rows)" in capsys.readouterr().out
-    np.savetxt("new.csv", np.c_[X, y], delimiter=",", header="f0,f1,f2,label", comments="")
-    capsys.readouterr()
-    assert main(["evaluate", "runs/mine/model.zarr", "new.csv", "--target", "label", "--json"]) == 0
-    assert flat_metrics(json.loads(capsys.readouterr().out)) == pytest.approx(flat_metrics(metrics))
     assert main(["evaluate", "absent.zarr", "new.parquet", "--target", "label"]) == 1
-    assert main(["evaluate", "runs/mine/model.zarr", "new.parquet", "--target", "lable"]) == 1
+    assert main(["evaluate", "m.zarr", "new.parquet", "--target", "lable"]) == 1
     assert "Traceback" not in capsys.readouterr().err
 
 

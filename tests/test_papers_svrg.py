@@ -36,7 +36,6 @@ def test_the_preconditioner_needs_fewer_epochs(figure, results, data):
 
 
 def test_a_faster_decay_gains_more(results):
-    """By eq. 3, and measured."""
     linear, quadratic = (results[data]["ratios"] for data in ("linear", "quadratic"))
     assert quadratic[30] > 10 * linear[30] > 10
     assert linear[1] < linear[10] < linear[30] < linear[100]  # Figure 1 rises with k

@@ -42,7 +42,6 @@ def test_digits_are_learnt():
 
 
 def test_digits_split_before_they_are_augmented():
-    """No test digit is a noisy training digit."""
     pipeline = sk.load_pipeline(DIGITS)
     assert pipeline.test is not None
     assert pipeline.train.base_rows + len(pipeline.test) == 1797

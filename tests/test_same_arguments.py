@@ -171,7 +171,7 @@ def test_a_result_prints_itself() -> None:
     for said in ("EigenPro in ", "Laplace(bandwidth=2.0)", "3 passes over", "float64", f"r2 {found.metrics['r2']:.4g}"):
         assert said in text
     assert "4.0 GiB allowed" in text
-    assert 0 < found.peak_bytes
+    assert found.peak_bytes > 0
     assert found.footprint.peak <= 4 << 30
     parts = sk.KernelRegressor(centers=20, partition=sk.Partition(leaves=3), memory=BUDGET).fit(X, VALUES).result_
     assert " leaves" in repr(parts)

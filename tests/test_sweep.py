@@ -114,11 +114,3 @@ def test_targets_are_gathered_with_their_rows(executors, y, encoding, expected):
         assert found is None
     else:
         np.testing.assert_array_equal(found, np.asarray(expected)[ids])
-
-
-def test_large_chunks_are_read_once_by_many_threads(executors):
-    # Two chunks of 12 MB and a cache of 16: threads that walk one each must not push out one another's.
-    source = CountingSource(np.zeros((24_000, 1_000), np.uint8), chunk_rows=12_000)
-    work = ScanWork(Scan(Assembly(Dataset(source)), 100), lambda block, state: (len(block.ids),))
-    assert sweep(executors[1], work) == (24_000,)
-    assert len(source.reads) <= 2 + executors[1].slots

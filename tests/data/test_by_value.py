@@ -44,7 +44,6 @@ def test_a_code_is_joined_by_the_means_of_its_values_out_of_fold_and_an_age_is_n
 
 
 def test_chance_has_no_levels_and_what_is_smooth_is_told_by_its_neighbours() -> None:
-    """``explains_more`` by sums made here: of noise and of smooth targets never, of levels always."""
     for seed in range(20):
         rng = np.random.default_rng(seed)
         values, fold = rng.integers(0, 100, N), rng.integers(0, 5, N)

@@ -289,13 +289,3 @@ def test_only_the_rows_asked_for(cut_source, sizes, data, block_rows, copies):
     assert all(len(block.ids) for block in blocks)
     assert set(source.reads) == set((np.searchsorted(source.bounds, ids, side="right") - 1).tolist())
     assert set(source.reads.values()) <= {1}
-
-
-def test_a_pickled_scan_gives_the_same_blocks(cut_source):
-    scan = scan_of(Dataset(cut_source([30, 4])).augment(GaussianNoise(1.0), rows=50))
-    scan.block((0,))
-    sent = pickle.loads(pickle.dumps(scan))
-    assert len(sent) == len(scan)
-    for i in range(len(scan)):
-        for one, other in zip(scan.block((i,))[:3], sent.block((i,))[:3], strict=True):
-            np.testing.assert_array_equal(one, other)

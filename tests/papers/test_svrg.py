@@ -118,7 +118,6 @@ def test_float32_comes_as_near_as_its_rounding():
 @pytest.mark.parametrize("sampling", ["uniform", "importance"])
 @pytest.mark.parametrize("preconditioner", ["lanczos", None])
 def test_the_variance_reduced_gradient_is_unbiased(sampling, preconditioner):
-    """Over the batches of a pass, and over passes, the directions average to the gradient at w."""
     X, y = rows(n=480, outputs=2)
     X[:40] *= 4
     solver = SVRG(ridge=0.01, k=5, batch=24, sampling=sampling, preconditioner=preconditioner)

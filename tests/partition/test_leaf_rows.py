@@ -74,7 +74,6 @@ def test_a_run_that_was_cut_short_is_an_error(tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize("metric", [None, sk.AGOP(rounds=1)])
 def test_leaves_share_the_memory_that_kernel_values_are_in(metric: sk.AGOP | None, tmp_path: Path):
-    """A thread needs one panel at a time, whatever the number of leaves and their centers."""
     X = np.random.default_rng(0).normal(size=(4000, D)).astype(np.float32)
     given = sk.KernelRegressor(sk.Laplace("median"), centers=300, metric=metric, partition=sk.Partition(leaves=8))
     model = given.fit(X, np.sin(X[:, 0])).model_

@@ -192,7 +192,6 @@ class Learned(Exception):
 
 
 def test_a_small_budget_probes_fewer_leaves_at_a_time_and_learns_the_same_weights(tmp_path, monkeypatch):
-    """As many leaves run at once as memory is planned for."""
     monkeypatch.setattr(probed_weights, "PROBED_PART", 1)  # all four leaves of a tree
     monkeypatch.setattr(probed_weights, "PROBED_TREES", 1)
     changed, running, peak, planned = threading.Condition(), 0, 0, 0

@@ -82,7 +82,6 @@ def test_a_run_with_the_loops_of_a_card_is_the_cpu_s(card: Any, tmp_path: Any, s
 @pytest.mark.slow
 @needs_compiler
 def test_a_run_with_the_loops_of_a_card_has_the_same_bits_again(card: Any, tmp_path: Any):
-    """With one thread and with two."""
     runs = [
         sk.run(digits(SOLVERS[0]), tmp_path / f"{k}", threads=threads, resources=sk.Resources(device="cuda"))
         for k, threads in enumerate((1, 2))
@@ -150,7 +149,6 @@ def test_an_estimator_takes_a_device(device: HostDevice):
 
 
 def test_no_device_is_the_cpu():
-    """And asking for one where there is none is refused in words."""
     assert device_placement.get_device("cpu") is None
     with pytest.raises(UsageError, match="Unknown device 'tpu'"):
         device_placement.get_device("tpu")

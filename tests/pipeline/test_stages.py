@@ -223,7 +223,6 @@ KINDS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_at_the_beginning_and_in_the_middle_of_every_stage_a_run_ends_with_the_same_bits(kind, forked, tmp_path):
-    """Kill -9 at the first beginning of each stage in turn, and after half of its seconds, in one directory."""
     (tmp_path / "program.py").write_text(PROGRAM)
 
     def ran(place: Path, seconds: dict[str, float] | None = None) -> Any:

@@ -1,5 +1,7 @@
 """Top eigenpairs, the Nyström preconditioner, and the step it allows."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -8,13 +10,11 @@ from streamkern.precondition.eigensystem import top_eigensystem
 from streamkern.precondition.nystrom import NystromPreconditioner, StepSize, measure
 from tests import references
 
+laplace = partial(references.laplace, bandwidth=2.0)
+
 
 def rows(n: int, d: int = 4, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([n, seed]).normal(size=(n, d))
-
-
-def laplace(X: np.ndarray, Z: np.ndarray) -> np.ndarray:
-    return references.laplace(X, Z, 2.0)
 
 
 @pytest.mark.parametrize("q", [1, 7, 39])

@@ -93,7 +93,6 @@ def test_it_finds_the_columns_that_matter_and_any_threads_find_the_same():
 @pytest.mark.slow
 @pytest.mark.usefixtures("generous")
 def test_nothing_is_chosen_that_is_no_better():
-    """Every column counts alike, on a smooth target that a wide kernel suits."""
     rng = np.random.default_rng(1)
     X = rng.normal(size=(N, 3))
     y = rng.normal(size=N)

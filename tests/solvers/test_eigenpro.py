@@ -1,6 +1,7 @@
 """EigenPro 3 and 4: held to the suite, to their definitions, and to what must not break them."""
 
 import itertools
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,10 +27,7 @@ from streamkern.testing.solver import (
 from tests import references
 
 FULL = 4096  # more rows than there are: a step is a pass
-
-
-def laplace(X: np.ndarray, Z: np.ndarray) -> np.ndarray:
-    return references.laplace(X, Z, BANDWIDTH)
+laplace = partial(references.laplace, bandwidth=BANDWIDTH)
 
 
 class EigenProSuite(SolverSuite):
@@ -213,7 +211,6 @@ def test_large_batches_get_momentum_and_few_centers_do_not(executor: Executor):
 @pytest.mark.parametrize("p", [1, 2, 3, 5, 40, 600])
 @pytest.mark.parametrize("projection", ["auto", "exact", "packed", "inexact", "delayed"])
 def test_any_number_of_centers(executor: Executor, p: int, projection: str):
-    """From one to every row; one cannot be preconditioned, which only exact projection can do without."""
     X, y = small_data(600)
     if p == 1 and projection in ("packed", "inexact", "delayed"):
         with pytest.raises(UsageError, match='use projection="exact"'):

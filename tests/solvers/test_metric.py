@@ -91,7 +91,6 @@ def outer(expansion: Expansion, X: np.ndarray, W: np.ndarray, full: bool, seed: 
 
 
 def test_random_signs_are_unbiased():
-    """Over seeds their mean is the sum over outputs, within four standard errors everywhere."""
     Z, X, W = (rows(*size).astype(np.float64) for size in ((30, 3, 0), (20, 3, 1), (30, 4, 2)))
     expansion = Expansion(sk.Gaussian(1.5), Z, Engine())
     exact = sum(outer(expansion, X, W[:, [k]], True, 0) for k in range(4))

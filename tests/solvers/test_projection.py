@@ -1,6 +1,7 @@
 """Projections: positive matrices near K(Z, Z)⁻¹ − Q_s, eigenpairs of all centers, and the step that they allow."""
 
 import tracemalloc
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,14 +27,11 @@ from tests import references
 
 P, Q = 220, 12
 ENGINE = default_engine()
+laplace = partial(references.laplace, bandwidth=3.0)
 
 
 def rows(n: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([n, seed]).normal(size=(n, 5))
-
-
-def laplace(X: np.ndarray, Z: np.ndarray) -> np.ndarray:
-    return references.laplace(X, Z, 3.0)
 
 
 @pytest.fixture(scope="module")
