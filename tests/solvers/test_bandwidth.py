@@ -31,26 +31,23 @@ def test_the_median_is_that_of_the_kernel_s_norm():
     assert found.bandwidth == pytest.approx(np.median(pdist(X, "cityblock")), rel=1e-6)
 
 
-def test_of_few_rows_it_is_the_median_of_all_distances() -> None:
+def test_of_few_rows_it_is_the_median_of_all_distances(executor) -> None:
     X = rows(200)
-    with ThreadsExecutor(2) as executor:
-        found = median_distance(sk.from_arrays(X).scale(3.0), executor, WIDE)
+    found = median_distance(sk.from_arrays(X).scale(3.0), executor, WIDE)
     assert found == pytest.approx(3 * np.median(pdist(X)), rel=1e-12)
 
 
-def test_of_many_rows_it_is_near_the_median_of_all_distances() -> None:
+def test_of_many_rows_it_is_near_the_median_of_all_distances(executor) -> None:
     X = rows(3 * MEDIAN_ROWS)
-    with ThreadsExecutor(2) as executor:
-        found = median_distance(sk.from_arrays(X), executor, WIDE)
+    found = median_distance(sk.from_arrays(X), executor, WIDE)
     assert found == pytest.approx(np.median(pdist(X)), rel=0.03)
 
 
-def test_rows_that_are_the_same_do_not_count_and_nothing_but_them_is_refused() -> None:
+def test_rows_that_are_the_same_do_not_count_and_nothing_but_them_is_refused(executor) -> None:
     X = np.repeat([[0.0, 0.0], [3.0, 4.0]], [50, 3], axis=0)
-    with ThreadsExecutor(1) as executor:
-        assert median_distance(sk.from_arrays(X), executor, WIDE) == 5.0
-        with pytest.raises(sk.DataError, match="all the same"):
-            median_distance(sk.from_arrays(X[:50]), executor, WIDE)
+    assert median_distance(sk.from_arrays(X), executor, WIDE) == 5.0
+    with pytest.raises(sk.DataError, match="all the same"):
+        median_distance(sk.from_arrays(X[:50]), executor, WIDE)
 
 
 @settings(max_examples=8)

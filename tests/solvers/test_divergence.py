@@ -79,13 +79,12 @@ def test_the_step_is_halved_until_training_is_stable(name: str, threads: int):
         assert outcome.history[-1]["loss"] <= 2.0 * right.history[-1]["loss"]
 
 
-def test_a_step_that_was_asked_for_is_left_alone():
-    with ThreadsExecutor(1) as executor:
-        problem = small_problem(executor)
-        step = sk.EigenPro().setup(problem).report["step"]
-        solver = sk.EigenPro(step=50 * step, epochs=50)
-        outcome, _ = train_stably(problem, solver, solver.setup(problem), lambda *_: pytest.fail("began anew"))
-        assert "step=None" in outcome.failure.remedy
+def test_a_step_that_was_asked_for_is_left_alone(executor):
+    problem = small_problem(executor)
+    step = sk.EigenPro().setup(problem).report["step"]
+    solver = sk.EigenPro(step=50 * step, epochs=50)
+    outcome, _ = train_stably(problem, solver, solver.setup(problem), lambda *_: pytest.fail("began anew"))
+    assert "step=None" in outcome.failure.remedy
 
 
 def test_after_the_last_halving_the_error_says_what_was_tried():
@@ -181,14 +180,13 @@ def short(name: str) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOLVERS)
 @pytest.mark.parametrize("weighted", [False, True])
-def test_large_targets_of_a_batch_are_no_divergence(name: str, weighted: bool):
+def test_large_targets_of_a_batch_are_no_divergence(name: str, weighted: bool, executor):
     X, y = heavy()
     data = sk.from_arrays(X, y, sample_weight=np.random.default_rng(0).uniform(0.5, 2.0, len(X)) if weighted else None)
     losses: list[float] = []
-    with ThreadsExecutor(2) as executor:
-        problem = posed(name, executor, X, y, data=data, kernel=sk.Laplace(2.0))
-        iteration = (sk.SGD(epochs=3, batch=64) if name == "features" else short(name)).setup(problem)
-        outcome = train(problem, iteration, on_step=lambda progress: losses.append(progress.loss))
+    problem = posed(name, executor, X, y, data=data, kernel=sk.Laplace(2.0))
+    iteration = (sk.SGD(epochs=3, batch=64) if name == "features" else short(name)).setup(problem)
+    outcome = train(problem, iteration, on_step=lambda progress: losses.append(progress.loss))
     assert outcome.failure is None
     assert np.isfinite(outcome.weights).all()
     assert max(losses) > 2 * losses[0]  # there was something to be taken for a divergence

@@ -8,7 +8,6 @@ from sklearn.datasets import load_diabetes
 
 import streamkern as sk
 from streamkern.costs.dry_run import CostEstimate, ProblemSize, nominal_prices
-from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.selection.kernel_search import search_for
 from streamkern.selection.learned_metric import AGOP, Rounds
 from streamkern.solvers import train
@@ -19,17 +18,16 @@ N = 60
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("task", ["regression", "classification"])
-def test_a_round_is_compared_by_what_direct_says_of_rows_left_out(task: str, weighted: bool):
+def test_a_round_is_compared_by_what_direct_says_of_rows_left_out(task: str, weighted: bool, executor):
     """Weights of rows and equal rows, too: of equal rows one is left out."""
     X, y, w, encoding = drawn(task, weighted, N)
     X[-5:] = X[:5]
-    with ThreadsExecutor(2) as executor:
-        given = {"kernel": sk.Laplace(2.0), "centers": np.random.default_rng(3).permutation(N), "encoding": encoding}
-        problem = posed(executor, X, y, w, **given, all_rows_are_centers=True)
-        rounds = Rounds.of(AGOP(rows=N, centers=N), problem.kernel, problem, 0.0, all_rows_are_centers=True)
-        made = replace(rounds, ridges=(1e-3,)).plain()
-        found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).out_of_sample
-        wide = problem.full_rows(np.arange(N))[0]
+    given = {"kernel": sk.Laplace(2.0), "centers": np.random.default_rng(3).permutation(N), "encoding": encoding}
+    problem = posed(executor, X, y, w, **given, all_rows_are_centers=True)
+    rounds = Rounds.of(AGOP(rows=N, centers=N), problem.kernel, problem, 0.0, all_rows_are_centers=True)
+    made = replace(rounds, ridges=(1e-3,)).plain()
+    found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).out_of_sample
+    wide = problem.full_rows(np.arange(N))[0]
     truth = np.eye(3)[found.y] if task == "classification" else found.y
     mass = np.ones(N) if w is None else found.w
     expected = np.average(np.square(found.outputs - truth).mean(axis=1), weights=mass)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 import streamkern as sk
 from streamkern.calibration.out_of_sample import equal_rows
 from streamkern.centers import CenterSet
-from streamkern.execute.threads_executor import ThreadsExecutor
 from streamkern.fitting.calibrate import on_validation
 from streamkern.kernels import Expansion
 from streamkern.solvers import train
@@ -45,111 +44,103 @@ def _without(problem, ridge):
 @pytest.mark.parametrize("features", [None, sk.ReLUFeatures(20, seed=1)])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("task", ["regression", "classification"])
-def test_they_are_those_of_fits_without_the_row(task, weighted, features):
-    with ThreadsExecutor() as executor:
-        problem = _problem(executor, task, weighted, features=features)
-        solver = sk.Direct(ridge=1e-2)
-        found = train(problem, solver.setup(problem)).out_of_sample
-        assert found.source == "leave-one-out"
-        np.testing.assert_allclose(found.outputs, _without(problem, 1e-2), rtol=1e-7, atol=1e-9)
+def test_they_are_those_of_fits_without_the_row(task, weighted, features, executor):
+    problem = _problem(executor, task, weighted, features=features)
+    solver = sk.Direct(ridge=1e-2)
+    found = train(problem, solver.setup(problem)).out_of_sample
+    assert found.source == "leave-one-out"
+    np.testing.assert_allclose(found.outputs, _without(problem, 1e-2), rtol=1e-7, atol=1e-9)
 
 
-def test_they_are_so_where_the_equations_are_ill_conditioned_too():
-    with ThreadsExecutor() as executor:
-        rng = np.random.default_rng(0)
-        X = rng.standard_normal((200, 2))
-        y = np.sin(X[:, :1]) + 0.1 * rng.standard_normal((200, 1))
-        problem = posed(executor, X, y, kernel=sk.Gaussian(6.0), centers=CenterSet(X[:80].copy(), None))
-        iteration = sk.Direct(ridge=1e-9).setup(problem)
-        found = train(problem, iteration).out_of_sample
-        assert iteration.report["sweeps"] == 2
-        ids = problem.draw(1000, 0x6C656674)[:5]
-        for place, row in enumerate(ids.tolist()):
-            keep = np.arange(200) != row
-            rest = posed(executor, X[keep], y[keep], kernel=problem.kernel, centers=problem.centers, held_out_rows=0)
-            weights = train(rest, sk.Direct(ridge=1e-9 * 200 / 199).setup(rest)).weights
-            basis = rest.basis()
-            expected = basis.predict(X[row : row + 1] - rest.center, weights)
-            assert found.outputs[place] == pytest.approx(expected[0], abs=1e-4)
+def test_they_are_so_where_the_equations_are_ill_conditioned_too(executor):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 2))
+    y = np.sin(X[:, :1]) + 0.1 * rng.standard_normal((200, 1))
+    problem = posed(executor, X, y, kernel=sk.Gaussian(6.0), centers=CenterSet(X[:80].copy(), None))
+    iteration = sk.Direct(ridge=1e-9).setup(problem)
+    found = train(problem, iteration).out_of_sample
+    assert iteration.report["sweeps"] == 2
+    ids = problem.draw(1000, 0x6C656674)[:5]
+    for place, row in enumerate(ids.tolist()):
+        keep = np.arange(200) != row
+        rest = posed(executor, X[keep], y[keep], kernel=problem.kernel, centers=problem.centers, held_out_rows=0)
+        weights = train(rest, sk.Direct(ridge=1e-9 * 200 / 199).setup(rest)).weights
+        basis = rest.basis()
+        expected = basis.predict(X[row : row + 1] - rest.center, weights)
+        assert found.outputs[place] == pytest.approx(expected[0], abs=1e-4)
 
 
-def test_nothing_is_left_out_unasked_and_a_method_of_steps_has_no_closed_form():
-    with ThreadsExecutor() as executor:
-        problem = _problem(executor)
-        assert train(problem, sk.EigenPro(epochs=1).setup(problem)).out_of_sample is None
-        problem = _problem(executor, held_out_rows=0)
-        assert train(problem, sk.Direct().setup(problem)).out_of_sample is None
+def test_nothing_is_left_out_unasked_and_a_method_of_steps_has_no_closed_form(executor):
+    problem = _problem(executor)
+    assert train(problem, sk.EigenPro(epochs=1).setup(problem)).out_of_sample is None
+    problem = _problem(executor, held_out_rows=0)
+    assert train(problem, sk.Direct().setup(problem)).out_of_sample is None
 
 
-def test_validation_rows_are_predicted():
-    with ThreadsExecutor() as executor:
-        problem = _problem(executor)
-        held = _problem(executor, weighted=True, n=300).train
-        problem = _problem(executor, validation=held)
-        weights = np.random.default_rng(1).standard_normal((12, 2))
-        found = on_validation(problem, weights)
-        assert found.outputs.shape == (300, 2)
-        assert found.w is not None
-        assert len(found.w) == 300
-        mean = np.abs(found.outputs - found.y).mean()
-        F = problem.basis().predict(held.source.read(0).X - problem.center, weights)
-        y = held.source.read(0).y - problem.encoding.mean
-        assert mean == pytest.approx(np.abs(F - y).mean())
+def test_validation_rows_are_predicted(executor):
+    problem = _problem(executor)
+    held = _problem(executor, weighted=True, n=300).train
+    problem = _problem(executor, validation=held)
+    weights = np.random.default_rng(1).standard_normal((12, 2))
+    found = on_validation(problem, weights)
+    assert found.outputs.shape == (300, 2)
+    assert found.w is not None
+    assert len(found.w) == 300
+    mean = np.abs(found.outputs - found.y).mean()
+    F = problem.basis().predict(held.source.read(0).X - problem.center, weights)
+    y = held.source.read(0).y - problem.encoding.mean
+    assert mean == pytest.approx(np.abs(F - y).mean())
 
 
-def test_leave_one_out_is_bounded_where_a_row_decides_its_own_output():
-    with ThreadsExecutor() as executor:
-        problem = _problem(executor, n=12, p=12)
-        weights = np.zeros((12, 2))
-        found = leave_one_out(problem, problem.basis(), weights, lambda phi: np.ones((len(phi), 1)), 12)
-        assert np.isfinite(found.outputs).all()
+def test_leave_one_out_is_bounded_where_a_row_decides_its_own_output(executor):
+    problem = _problem(executor, n=12, p=12)
+    weights = np.zeros((12, 2))
+    found = leave_one_out(problem, problem.basis(), weights, lambda phi: np.ones((len(phi), 1)), 12)
+    assert np.isfinite(found.outputs).all()
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_of_equal_rows_one_is_left_out_and_the_others_stay(weighted):
+def test_of_equal_rows_one_is_left_out_and_the_others_stay(weighted, executor):
     rng = np.random.default_rng(0)
     X = np.repeat(rng.standard_normal((20, 2)), 3, axis=0)
     w = rng.uniform(0.5, 2.0, 60) if weighted else None
-    with ThreadsExecutor() as executor:
-        y, centers = rng.standard_normal((60, 2)), np.arange(0, 30, 3)
-        problem = posed(executor, X, y, w, kernel=sk.Gaussian(1.5), centers=centers)
-        found = train(problem, sk.Direct(ridge=1e-2).setup(problem)).out_of_sample
-        np.testing.assert_allclose(found.outputs, _without(problem, 1e-2), rtol=1e-7, atol=1e-9)
+    y, centers = rng.standard_normal((60, 2)), np.arange(0, 30, 3)
+    problem = posed(executor, X, y, w, kernel=sk.Gaussian(1.5), centers=centers)
+    found = train(problem, sk.Direct(ridge=1e-2).setup(problem)).out_of_sample
+    np.testing.assert_allclose(found.outputs, _without(problem, 1e-2), rtol=1e-7, atol=1e-9)
 
 
-def test_copies_of_few_rows_are_left_out_together():
+def test_copies_of_few_rows_are_left_out_together(executor):
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((40, 2)), rng.standard_normal((40, 1))
     w = rng.integers(1, 4, size=40)
-    with ThreadsExecutor() as executor:
-        found = []
-        for copies in (w, np.ones(40, dtype=int)):
-            rows = np.repeat(X, copies, axis=0), np.repeat(y, copies, axis=0), None if copies is w else w.astype(float)
-            problem = posed(executor, *rows, kernel=sk.Gaussian(1.5), centers=CenterSet(X[:9].copy(), None))
-            out_of_sample = train(problem, sk.Direct(ridge=1e-2).setup(problem)).out_of_sample
-            distinct = np.repeat(np.arange(40), copies)[out_of_sample.ids]
-            outputs = np.full(40, np.nan)
-            outputs[distinct] = out_of_sample.outputs[:, 0]
-            found.append(outputs)
-        np.testing.assert_allclose(*found, rtol=1e-9)
+    found = []
+    for copies in (w, np.ones(40, dtype=int)):
+        rows = np.repeat(X, copies, axis=0), np.repeat(y, copies, axis=0), None if copies is w else w.astype(float)
+        problem = posed(executor, *rows, kernel=sk.Gaussian(1.5), centers=CenterSet(X[:9].copy(), None))
+        out_of_sample = train(problem, sk.Direct(ridge=1e-2).setup(problem)).out_of_sample
+        distinct = np.repeat(np.arange(40), copies)[out_of_sample.ids]
+        outputs = np.full(40, np.nan)
+        outputs[distinct] = out_of_sample.outputs[:, 0]
+        found.append(outputs)
+    np.testing.assert_allclose(*found, rtol=1e-9)
 
 
 @pytest.mark.parametrize("p", [20, 50, 60])
-def test_a_row_that_is_a_center_is_left_out_as_one_too(p):
-    with ThreadsExecutor() as executor:
-        problem = _problem(executor, p=p, weighted=True)
-        problem = replace(problem, centers=CenterSet(problem.centers.Z[::-1].copy(), np.arange(p)[::-1].copy()))
-        out_of_sample = train(problem, sk.Direct(ridge=1e-3).setup(problem)).out_of_sample
-        X, y, w = problem.full_rows(np.arange(60))
-        basis = problem.basis()
-        phi, K = basis.block(X), problem.engine.kernel_matrix(basis, p)
-        for place, row in enumerate(out_of_sample.ids[:30].tolist()):
-            rest = np.arange(60) != row
-            kept = np.arange(p)[::-1] != row
-            some = phi[:, kept]
-            A = (some[rest].T * w[rest]) @ some[rest] / 60 + 1e-3 * K[np.ix_(kept, kept)]
-            expected = some[row] @ np.linalg.solve(A, (some[rest].T * w[rest]) @ y[rest] / 60)
-            np.testing.assert_allclose(out_of_sample.outputs[place], expected, rtol=1e-6, atol=1e-8)
+def test_a_row_that_is_a_center_is_left_out_as_one_too(p, executor):
+    problem = _problem(executor, p=p, weighted=True)
+    problem = replace(problem, centers=CenterSet(problem.centers.Z[::-1].copy(), np.arange(p)[::-1].copy()))
+    out_of_sample = train(problem, sk.Direct(ridge=1e-3).setup(problem)).out_of_sample
+    X, y, w = problem.full_rows(np.arange(60))
+    basis = problem.basis()
+    phi, K = basis.block(X), problem.engine.kernel_matrix(basis, p)
+    for place, row in enumerate(out_of_sample.ids[:30].tolist()):
+        rest = np.arange(60) != row
+        kept = np.arange(p)[::-1] != row
+        some = phi[:, kept]
+        A = (some[rest].T * w[rest]) @ some[rest] / 60 + 1e-3 * K[np.ix_(kept, kept)]
+        expected = some[row] @ np.linalg.solve(A, (some[rest].T * w[rest]) @ y[rest] / 60)
+        np.testing.assert_allclose(out_of_sample.outputs[place], expected, rtol=1e-6, atol=1e-8)
 
 
 def _table(rng, weighted, copies, n=120, groups=9):
@@ -178,15 +169,14 @@ def _without_groups(problem, ridge, group, centers):
 @pytest.mark.parametrize("copies", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("every_row", [False, True])
-def test_rows_of_groups_are_those_of_fits_without_the_group(every_row, weighted, copies):
+def test_rows_of_groups_are_those_of_fits_without_the_group(every_row, weighted, copies, executor):
     X, y, w, group = _table(np.random.default_rng(0), weighted, copies and every_row)
     centers = np.random.default_rng(1).permutation(len(X))[: len(X) if every_row else 40]
-    with ThreadsExecutor() as executor:
-        problem = posed(
-            executor, X, y, w, kernel=sk.Laplace(2.0), centers=centers, group=group, all_rows_are_centers=every_row
-        )
-        found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).out_of_sample
-        expected = _without_groups(problem, 1e-3, group, centers)
+    problem = posed(
+        executor, X, y, w, kernel=sk.Laplace(2.0), centers=centers, group=group, all_rows_are_centers=every_row
+    )
+    found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).out_of_sample
+    expected = _without_groups(problem, 1e-3, group, centers)
     assert found.source == "leave-group-out"
     assert sorted(found.ids) == list(range(len(X)))
     np.testing.assert_allclose(found.outputs, expected[found.ids], rtol=1e-5, atol=1e-7)
@@ -194,13 +184,12 @@ def test_rows_of_groups_are_those_of_fits_without_the_group(every_row, weighted,
         assert len(set(group[found.ids[found.groups == unit]])) == 1
 
 
-def test_a_group_too_large_for_the_closed_form_is_not_left_out(monkeypatch):
+def test_a_group_too_large_for_the_closed_form_is_not_left_out(monkeypatch, executor):
     monkeypatch.setattr("streamkern.solvers.ridge.MAX_LEFT_OUT_GROUP", 20)
     X, y, _, _ = _table(np.random.default_rng(0), False, False)
     group = np.where(np.arange(len(X)) < 100, 0, np.arange(len(X)))
-    with ThreadsExecutor() as executor:
-        problem = posed(executor, X, y, kernel=sk.Laplace(2.0), centers=np.arange(40), group=group)
-        found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).out_of_sample
+    problem = posed(executor, X, y, kernel=sk.Laplace(2.0), centers=np.arange(40), group=group)
+    found = train(problem, sk.Direct(ridge=1e-3).setup(problem)).out_of_sample
     assert sorted(found.ids) == list(range(100, 120))
 
 

@@ -187,7 +187,7 @@ def test_what_is_held_is_within_the_bill():
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_rounds_with_every_row_as_a_center_are_ridge_regression_at_the_best_ridge(weighted: bool):
+def test_rounds_with_every_row_as_a_center_are_ridge_regression_at_the_best_ridge(weighted: bool, executor):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 4))
     X[:20] = X[20:40]
@@ -195,14 +195,11 @@ def test_rounds_with_every_row_as_a_center_are_ridge_regression_at_the_best_ridg
     data = from_arrays(X, y, sample_weight=rng.uniform(0.2, 2.0, 300) if weighted else None)
     kernel, nothing = sk.Laplace(3.0), CenterSet(np.empty((0, 4)), None)
     ladder = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0)
-    with ThreadsExecutor(1) as executor:
-        problem = Problem(data, Continuous(np.zeros(1), flat=False), kernel, nothing, executor, X.dtype)
-        rounds = replace(Rounds.of(AGOP(rows=300), kernel, problem, 1 / 3, all_rows_are_centers=True), ridges=ladder)
-        found = [rounds.fit("none", 0, np.ones(4), np.ones(4), near) for near in (None, 1e-6, 1.0)]
-        each = [replace(rounds, ridges=(ridge,)).plain() for ridge in ladder]
-        fit, held = (
-            problem.full_rows(np.sort(part.draw(part.base_rows)), part) for part in (rounds.train, rounds.held)
-        )
+    problem = Problem(data, Continuous(np.zeros(1), flat=False), kernel, nothing, executor, X.dtype)
+    rounds = replace(Rounds.of(AGOP(rows=300), kernel, problem, 1 / 3, all_rows_are_centers=True), ridges=ladder)
+    found = [rounds.fit("none", 0, np.ones(4), np.ones(4), near) for near in (None, 1e-6, 1.0)]
+    each = [replace(rounds, ridges=(ridge,)).plain() for ridge in ladder]
+    fit, held = (problem.full_rows(np.sort(part.draw(part.base_rows)), part) for part in (rounds.train, rounds.held))
     own = np.ones(len(fit[0])) if fit[2] is None else fit[2]
     for made in each:
         ridge = made.ridge * len(own) * np.diag(1 / own)
