@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from selenium import webdriver
@@ -23,10 +19,9 @@ from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.chrome.service import Service
 
 import streamkern as sk
-from streamkern.commands.parser import main
 from streamkern.report import read_run
-from streamkern.report.live_page import LivePage
 from streamkern.report.page import write_report
+from tests.report.test_live import served
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 FLAGS = (
@@ -215,10 +210,7 @@ def test_a_live_page_follows_a_run_to_its_end(browser: webdriver.Chrome, tmp_pat
     run = subprocess.Popen([sys.executable, "-c", SLOW], cwd=tmp_path, stdin=subprocess.PIPE, env=env)
     try:
         until(lambda: (tmp_path / "run" / "events.jsonl").exists() and len(read_run(tmp_path / "run").steps) > 1)
-        live = LivePage([tmp_path / "run"])
-        thread = threading.Thread(target=live.serve)
-        thread.start()
-        try:
+        with served(tmp_path / "run") as live:
             browser.get(live.url)
             words = "return document.querySelector('header').innerText"
             assert "Still running: EigenPro" in browser.execute_script(words)
@@ -231,42 +223,9 @@ def test_a_live_page_follows_a_run_to_its_end(browser: webdriver.Chrome, tmp_pat
             run.stdin.flush()
             until(lambda: "Done: EigenPro" in (browser.execute_script(words) or ""))  # without a word from here
             assert browser.execute_script("return document.querySelector('meta[http-equiv=refresh]')") is None
-        finally:
-            live.close()
-            thread.join(100)
-        assert not thread.is_alive()
     finally:
         run.kill()
         run.communicate()
-
-
-@pytest.mark.slow
-def test_a_live_page_answers_to_its_own_address_on_this_machine_only(runs: dict[str, Path]):
-    live = LivePage([runs["digits"]])
-    thread = threading.Thread(target=live.serve)
-    thread.start()
-    try:
-        place = urlsplit(live.url)
-        assert place.hostname == "127.0.0.1"
-
-        def status(path: str, host: str) -> int:
-            connection = http.client.HTTPConnection("127.0.0.1", place.port, timeout=100)
-            connection.request("GET", path, headers={"Host": host})
-            return connection.getresponse().status
-
-        assert status(place.path, place.netloc) == 200
-        assert status("/", place.netloc) == 404
-        assert status(place.path, "evil.example") == 404
-    finally:
-        live.close()
-        thread.join(100)
-
-
-def test_a_port_that_is_taken_is_told(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        assert main(["report", str(runs["digits"]), "--live", "--port", port]) == 2
-    assert "The page cannot be served: Address already in use." in capsys.readouterr().err
 
 
 def until(true: Callable[[], bool], seconds: float = 200.0) -> None:

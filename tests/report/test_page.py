@@ -28,6 +28,7 @@ from streamkern.report.result_sentences import (
     wilson_interval,
 )
 from streamkern.storage.serialize import load_value
+from streamkern.testing.source import read_all
 from tests.report.conftest import intervals, probabilities
 
 
@@ -96,12 +97,6 @@ def test_residuals_are_told_with_their_quantiles(runs: dict[str, Path]):
     assert baseline(read_run(runs["columns"]), "test") == pytest.approx(arrays["test_actual"].std(), rel=1e-3)
 
 
-def rows_of(data: sk.Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and targets of a data set in memory."""
-    chunks = [data.source.read(i) for i in range(len(data.source.bounds) - 1)]
-    return np.concatenate([chunk.X for chunk in chunks]), np.concatenate([chunk.y for chunk in chunks])
-
-
 def cells(html: str, caption: str) -> list[list[str]]:
     """The rows of the table with a caption."""
     body = html[html.index(f"<caption><span>{caption}</span>") :]
@@ -111,7 +106,7 @@ def cells(html: str, caption: str) -> list[list[str]]:
 
 def test_probabilities_are_shown_beside_what_became_of_them(answering: dict[str, Path]):
     """The numbers of the tables, counted from the predictions of the saved model."""
-    folder, (X, y) = answering["answers"], rows_of(probabilities().test)
+    folder, (X, y) = answering["answers"], read_all(probabilities().test.source)[:2]
     P, hit = sk.load_model(folder / "model.zarr").predict_proba(X)[:, 1], y == "yes"
     html = page([read_run(folder)])
     cell = np.minimum((P * 15).astype(int), 14)
@@ -137,7 +132,7 @@ def test_probabilities_are_shown_beside_what_became_of_them(answering: dict[str,
 
 
 def test_coverage_is_shown_by_fifth_of_the_predicted_scale(answering: dict[str, Path]):
-    folder, (X, y) = answering["intervals"], rows_of(intervals().test)
+    folder, (X, y) = answering["intervals"], read_all(intervals().test.source)[:2]
     model = sk.load_model(folder / "model.zarr")
     ends = model.predict_interval(X)
     width, inside = ends[:, 1] - ends[:, 0], (ends[:, 0] <= y) & (y <= ends[:, 1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -154,15 +153,6 @@ def test_a_corrupt_page_is_named_by_file_and_row_group(tmp_path, dataset, layout
     assert "restore it from a copy" in str(raised.value)
 
 
-def test_one_flipped_bit_is_found_by_the_page_checksum(dataset):
-    path, _ = dataset
-    whole = bytearray(path.read_bytes())
-    whole[len(whole) // 2] ^= 1
-    path.write_bytes(whole)
-    with pytest.raises(StorageError, match="CRC"):
-        read_all(open_tables(path))
-
-
 @pytest.mark.parametrize("size", [0, 5, 11, 4000, -1])
 def test_a_truncated_file_is_named_when_it_is_opened(dataset, size):
     path, _ = dataset
@@ -170,20 +160,6 @@ def test_a_truncated_file_is_named_when_it_is_opened(dataset, size):
     text = fails(path, "no readable footer", StorageError)
     assert str(path) in text
     assert "truncated" in text
-
-
-def test_a_file_that_changes_or_goes_while_open_is_named(dataset, tmp_path):
-    path, X = dataset
-    source = open_tables(path)
-    shutil.copy(path, tmp_path / "whole")
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(StorageError, match=r"have changed since(.|\n)*restore it"):
-        source.read(0)
-    path.unlink()
-    with pytest.raises(StorageError, match=f"does not see the data\n  where: {path}\n(.|\n)*if they were removed"):
-        source.read(0)
-    shutil.copy(tmp_path / "whole", path)
-    np.testing.assert_array_equal(read_all(source).X, X)
 
 
 def test_an_unknown_path_says_what_was_looked_for(tmp_path):

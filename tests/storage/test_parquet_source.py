@@ -77,9 +77,7 @@ def write_columns(path, row_group_size=10, **columns):
     return path
 
 
-def test_uint8_columns_stay_uint8_and_mixed_ones_promote(tmp_path):
-    bytes_only = write_columns(tmp_path / "a.parquet", a=np.arange(4, dtype=np.uint8), b=np.arange(4, dtype=np.uint8))
-    assert open_tables(bytes_only).dtype == np.uint8
+def test_columns_of_several_dtypes_promote(tmp_path):
     mixed = write_columns(
         tmp_path / "b.parquet", a=np.arange(4, dtype=np.uint8), b=np.ones(4, np.float32), c=[True] * 4
     )
@@ -143,6 +141,8 @@ def test_files_are_in_natural_order_and_others_are_passed_over(tmp_path):
         (tmp_path / name).write_bytes(b"not parquet")
     assert read_all(open_tables(tmp_path)).X.ravel().tolist() == [1, 2, 10, 11]
     assert read_all(open_tables(f"{tmp_path}/part-1*.parquet")).X.ravel().tolist() == [1, 10, 11]
+    write_columns(tmp_path / "_12.parquet", x=[12.0])
+    assert read_all(open_tables(f"{tmp_path}/_1*.parquet")).X.tolist() == [[12]]
 
 
 def test_a_chunk_is_a_row_group_small_ones_of_a_file_together(tmp_path):

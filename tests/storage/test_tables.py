@@ -13,7 +13,6 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from pyarrow import feather
 
 import streamkern as sk
 from streamkern.errors import DataError, StorageError, UsageError
@@ -26,6 +25,7 @@ from streamkern.sources.schema import Column
 from streamkern.testing.source import read_all
 from tests.faults import FaultyServer
 from tests.storage.stored_suite import StoredSuite
+from tests.tables import save
 
 NAMES = [f"c{j}" for j in range(6)]
 
@@ -173,12 +173,9 @@ def test_remote_files_are_read_as_local_ones_and_errors_keep_secrets(tmp_path, m
     X, y = np.arange(600.0).reshape(200, 3), np.arange(200)
     table = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "c": X[:, 2], "label": y})
     with FaultyServer(tmp_path) as server:
-        table.to_csv(tmp_path / "t.csv", index=False)
+        for kind in ("csv", "feather", "npz", "h5"):
+            save(table, tmp_path / f"t.{kind}")
         table.to_csv(tmp_path / "t.csv.gz", index=False)
-        feather.write_feather(table, str(tmp_path / "t.feather"), chunksize=30)
-        np.savez_compressed(tmp_path / "t.npz", X=X, label=y)
-        with h5py.File(tmp_path / "t.h5", "w") as file:
-            file["X"], file["label"] = X, y
         for name in ("t.csv", "t.csv.gz", "t.feather", "t.npz", "t.h5"):
             found = read_all(open_tables([f"{server.url}/{name}"], target="label", readers=READERS))
             np.testing.assert_array_equal(found.X, X)
@@ -199,13 +196,7 @@ def test_a_missing_target_is_an_error_with_its_row(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["csv", "feather", "parquet", "pandas"])
 def test_missing_values_are_nan_among_features_and_stay_an_error_in_targets(tmp_path, kind):
     table = pd.DataFrame({"a": [1.5, None, 3.0], "b": [1, 2, 3], "y": pd.array([0, None, 1], dtype="Int64")})
-    place = table if kind == "pandas" else tmp_path / f"t.{kind}"
-    if kind == "csv":
-        table.to_csv(place, index=False)
-    elif kind == "feather":
-        feather.write_feather(table, str(place))
-    elif kind == "parquet":
-        table.to_parquet(place)
+    place = table if kind == "pandas" else save(table, tmp_path / f"t.{kind}")
     X = read_all(open_tables([place], columns=["a", "b"])).X
     np.testing.assert_array_equal(X, [[1.5, 1], [np.nan, 2], [3, 3]])
     with pytest.raises(DataError, match="'y' is null"):
@@ -255,12 +246,8 @@ def test_a_file_that_is_not_what_its_name_says_is_one_clear_error(tmp_path, name
 
 @pytest.mark.parametrize("name", ["t.h5", "t.npz"])
 def test_files_of_named_arrays_are_read_by_ingest_alone(tmp_path, name):
-    X, y = np.eye(4), np.arange(4)
-    if name == "t.npz":
-        np.savez(tmp_path / name, X=X, label=y)
-    else:
-        with h5py.File(tmp_path / name, "w") as file:
-            file["X"], file["label"] = X, y
+    y = np.arange(4)
+    save(pd.DataFrame({"a": y / 2, "label": y}), tmp_path / name)
     for use in (sk.open_dataset, sk.inspect, lambda path: open_tables([path])):
         with pytest.raises(sk.UsageError, match=rf"ingest alone(.|\n)*streamkern ingest .*{name}"):
             use(tmp_path / name)

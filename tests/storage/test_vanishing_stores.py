@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.commands.parser import main
 from streamkern.errors import StorageError
 from streamkern.serving import predict_files as serving
 from tests.faults import Fault, FaultyServer
@@ -152,17 +150,3 @@ def test_data_that_vanish_in_an_ingest_are_one_error_and_nothing_is_put_in_place
     gone.come_back()
     sk.ingest(place, tmp_path / "out.zarr", target="y")
     assert len(sk.open_dataset(tmp_path / "out.zarr", target="y")) >= N
-
-
-def test_data_that_vanish_before_a_command_are_one_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    KINDS["rows.zarr"](tmp_path / "rows.zarr", 0)
-    model = sk.KernelRegressor(sk.Laplace("median"), centers=20, solver=sk.Direct(1e-3)).fit(
-        sk.open_dataset(tmp_path / "rows.zarr", target="y")
-    )
-    model.save(tmp_path / "m")
-    shutil.rmtree(tmp_path / "rows.zarr")
-    for words in (["inspect"], ["evaluate", str(tmp_path / "m"), "--target", "y"]):
-        assert main([words[0], *words[1:2], str(tmp_path / "rows.zarr"), *words[2:]]) == 1
-        said = capsys.readouterr().err
-        assert "rows.zarr" in said
-        assert "Traceback" not in said
