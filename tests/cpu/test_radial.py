@@ -125,23 +125,6 @@ def test_every_kind_equals_the_reference_in_float64(kind: str, dtype: type):
 
 
 @kinds
-def test_the_formulas(kind: str):
-    r, s = 3.0, 2.0
-    expected = {
-        "laplace": np.exp(-r / s),
-        "matern32": (1 + np.sqrt(3) * r / s) * np.exp(-np.sqrt(3) * r / s),
-        "matern52": (1 + np.sqrt(5) * r / s + 5 * r**2 / (3 * s**2)) * np.exp(-np.sqrt(5) * r / s),
-        "gaussian": np.exp(-(r**2) / (2 * s**2)),
-        "cauchy": 1 / (1 + r**2 / s**2),
-        "exponential_power": np.exp(-((r / s) ** 0.7)),
-    }
-    for each in (FAST, REFERENCE):
-        S = np.array([[0.0]])
-        each.radial(S, np.array([r**2]), np.array([0.0]), kind, {"bandwidth": s, "exponent": 0.7})
-        assert S[0, 0] == pytest.approx(expected[kind], rel=1e-14)
-
-
-@kinds
 @dtypes
 def test_a_point_is_as_near_to_itself_as_rounding_allows(kind: str, dtype: type):
     # Centred data of 784 features: norms near 784, so r² carries an error of some 1e-4 in float32, r one of 1e-2.

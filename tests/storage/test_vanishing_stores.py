@@ -51,57 +51,49 @@ def at(when: str, go: Any) -> Any:
     return hear
 
 
-MOMENTS = [*((kind, "step") for kind in OPENED), *(("rows.zarr", when) for when in STAGES if when != "step")]
+MOMENTS = [
+    *((kind, "step", False) for kind in OPENED),
+    *(("rows.zarr", when, False) for when in STAGES if when != "step"),
+    *(
+        pytest.param(kind, when, True, marks=pytest.mark.slow)
+        for kind, when in (("rows.zarr", "step"), ("rows.zarr", "evaluate"), ("rows.parquet", "step"))
+    ),
+]
 
 
-@pytest.mark.parametrize(("kind", "when"), MOMENTS)
-def test_local_data_that_vanish_in_a_run_are_one_error_and_cost_nothing_that_was_done(
-    kind: str, when: str, tmp_path: Path
+@pytest.mark.parametrize(("kind", "when", "remote"), MOMENTS)
+def test_data_that_vanish_in_a_run_are_one_error_and_cost_nothing_that_was_done(
+    kind: str, when: str, remote: bool, tmp_path: Path
 ) -> None:
-    place = tmp_path / kind
+    """Files that are gone, and a store that answers no more."""
+    place, retry = tmp_path / kind, sk.Retry(first_wait=0.05)
     KINDS[kind](place, 0)
-    whole = sk.run(job(sk.open_dataset(place, target="y")), tmp_path / "whole", threads=1)
-    data = sk.open_dataset(place, target="y")
     gone = Vanishing(place)
-    with pytest.raises(StorageError) as raised:
-        sk.run(job(data), tmp_path / "run", threads=1, checkpoint_seconds=0, listeners=(at(when, gone.go),))
-    assert str(place) in str(raised.value)
-    failed = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert failed["status"] == "failed"
-    gone.come_back()
-    result = sk.run(job(sk.open_dataset(place, target="y")), tmp_path / "run", threads=1)
+    with FaultyServer(tmp_path) as server:
+        where = f"{server.url}/{kind}" if remote else place
+        open_it = lambda: sk.open_dataset(where, target="y", columns=["a", "b"], retry=retry)  # noqa: E731
+
+        def go() -> None:
+            if remote:
+                server.plan = lambda request: Fault(drop=True)
+                vars(retry).update(timeout=1, deadline=1)  # from now on: until then the machine may be slow
+            else:
+                gone.go()
+
+        whole = sk.run(job(open_it()), tmp_path / "whole", threads=1)
+        with pytest.raises(StorageError) as raised:
+            sk.run(job(open_it()), tmp_path / "run", threads=1, checkpoint_seconds=0, listeners=(at(when, go),))
+        assert str(where) in str(raised.value)
+        assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
+        if remote:
+            server.plan, retry = None, sk.Retry()
+        else:
+            gone.come_back()
+        result = sk.run(job(open_it()), tmp_path / "run", threads=1)
     assert result["weights_sha256"] == whole["weights_sha256"]
     assert result["metrics"] == whole["metrics"]
     done = {stage["name"] for stage in result["stages"] if stage["cached"]}
     assert done >= {"centers": {"statistics"}, "step": {"statistics", "centers"}}.get(when, set())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "when"), [("rows.zarr", "step"), ("rows.zarr", "evaluate"), ("rows.parquet", "step")])
-def test_a_remote_store_that_vanishes_in_a_run_is_one_error_and_costs_nothing_that_was_done(
-    kind: str, when: str, tmp_path: Path
-) -> None:
-    KINDS[kind](tmp_path / kind, 0)
-    with FaultyServer(tmp_path) as server:
-        url = f"{server.url}/{kind}"
-        retry = sk.Retry(first_wait=0.05)
-        open_it = lambda: sk.open_dataset(url, target="y", columns=["a", "b"], retry=retry)  # noqa: E731
-        whole = sk.run(job(open_it()), tmp_path / "whole", threads=1)
-        data = open_it()
-
-        def go() -> None:
-            server.plan = lambda request: Fault(drop=True)
-            vars(retry).update(timeout=1, deadline=1)  # from now on: until then the machine may be slow
-
-        with pytest.raises(StorageError) as raised:
-            sk.run(job(data), tmp_path / "run", threads=1, checkpoint_seconds=0, listeners=(at(when, go),))
-        assert url in str(raised.value)
-        assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
-        server.plan = None
-        retry = sk.Retry()
-        result = sk.run(job(open_it()), tmp_path / "run", threads=1)
-    assert result["weights_sha256"] == whole["weights_sha256"]
-    assert result["metrics"] == whole["metrics"]
 
 
 @pytest.mark.parametrize("kind", [*OPENED, "http"])
