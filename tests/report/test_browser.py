@@ -218,7 +218,6 @@ def test_a_live_page_follows_a_run_to_its_end(browser: webdriver.Chrome, tmp_pat
             assert "Not there yet: the run is still running." in text
             assert "the run ended" not in text
             assert "start to end" not in text
-            assert run.stdin is not None
             run.stdin.write(b"\n")
             run.stdin.flush()
             until(lambda: "Done: EigenPro" in (browser.execute_script(words) or ""))  # without a word from here

@@ -266,7 +266,6 @@ def test_a_target_in_the_hands_of_another_process_is_left_to_it(made: Path, tmp_
     with subprocess.Popen(
         [sys.executable, "-c", program, tmp_path / ".out.zarr.predict/lock"], stdout=subprocess.PIPE
     ) as holder:
-        assert holder.stdout is not None
         holder.stdout.readline()
         with pytest.raises(sk.errors.BusyError):
             predict(made / "classes.zarr", made / "new.parquet", tmp_path / "out.zarr")

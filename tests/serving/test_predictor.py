@@ -291,7 +291,6 @@ def test_the_application_under_a_real_server(saved: Path, predictor: sk.Predicto
     words = [sys.executable, "-m", "uvicorn", "--factory", "--app-dir", EXAMPLES, "serve:app", "--port", "0"]
     environment = {**os.environ, "MODEL": str(saved), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
         try:
             line = next(line for line in server.stderr if "running on" in line)
             port = int(line.rpartition("running on http://127.0.0.1:")[2].split()[0])

@@ -94,7 +94,6 @@ def test_attributes_are_decoded(tmp_path: Path, edition: str, name: str) -> None
     data = opened(written(tmp_path, {"x": (stored, attributes), "y": (other, {})}, edition), "y")
     found = data.source.read(0).X[:, 0]
     np.testing.assert_allclose(found.astype(np.float64), expected, rtol=1e-6)
-    assert data.source.schema is not None
     filled = sk.KernelRegressor(solver=sk.Direct(), centers=3).fit(data)
     assert np.isfinite(filled.predict(data)).all()
     assert data.source.schema.columns[0].kind == ("datetime" if "since" in attributes.get("units", "") else "number")

@@ -135,7 +135,6 @@ def predicted(old: str, new: str) -> User:
 
     def read(folder: Path) -> int:
         place = atomic_writes.target_or_previous(folder / "out")
-        assert place is not None
         which = record_at(place)["fingerprint"]
         inside = place if place.is_file() else place / "prediction"
         columns = ["prediction"] if place.is_file() else None
@@ -347,8 +346,6 @@ FAULTS = [*((name, "kill") for name in USERS if name not in COVERED), *((name, "
 def ask() -> Iterator[Callable[..., str]]:
     """Asks this file, as a program that has imported everything once."""
     with subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as p:
-        assert p.stdin is not None
-        assert p.stdout is not None
         asked, answers = p.stdin, p.stdout
 
         def one(*what: str) -> str:
@@ -438,7 +435,6 @@ with locked(Path(sys.argv[1])):
 
 def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
         holder.stdout.readline()
         with pytest.raises(sk.errors.BusyError, match=rf"process {holder.pid}\b"), atomic_writes.locked(tmp_path):
             pass
