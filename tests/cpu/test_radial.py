@@ -10,7 +10,7 @@ from streamkern.cpu import loops
 from streamkern.cpu.elementwise import CompiledLoops
 from streamkern.cpu.gemm import pack
 from streamkern.engine.elementwise import RADIAL_KINDS, Loops
-from streamkern.kernels import Expansion, Kernel
+from streamkern.kernels import Expansion
 from tests.processors import elementwise
 
 FAST, REFERENCE = CompiledLoops(), Loops()
@@ -169,9 +169,7 @@ def test_a_user_profile_is_applied_to_squared_distances(loops: Loops, dtype: typ
     "kernel", [sk.Laplace(2.0), sk.Gaussian(2.0), sk.Cauchy(2.0), sk.Matern(2.0, 2.5), sk.ExponentialPower(2.0, 0.7)]
 )
 @pytest.mark.parametrize(("n", "p", "d"), [(1, 1, 1), (65, 513, 18), (300, 600, 257), (130, 2049, 5)])
-def test_values_of_a_block_are_those_of_products_and_profiles_in_turn(
-    kernel: Kernel, n: int, p: int, d: int, dtype: type
-):
+def test_values_of_a_block_are_those_of_products_and_profiles_in_turn(kernel, n, p, d, dtype):
     rng = np.random.default_rng(n)
     X, Z = rng.normal(size=(n, d)).astype(dtype), rng.normal(size=(p, d)).astype(dtype)
     if pack(Z) is None:

@@ -249,7 +249,7 @@ def test_products_with_few_columns_are_numpy_s(outputs: int):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", RADIAL_KINDS)
-def test_sums_of_every_kernel_are_numpy_s(kind: str):
+def test_sums_of_every_kernel_are_numpy_s(kind):
     @settings(max_examples=4)
     @given(n=rows, p=columns, seed=seeds)
     def check(n: int, p: int, seed: int) -> None:
@@ -313,7 +313,7 @@ def target_of(block: Block, n: int, c: int, codes: bool, weighted: bool) -> Bloc
 
 
 @pytest.mark.parametrize("codes", [True, False])
-def test_residuals_and_their_loss_are_numpy_s(codes: bool):
+def test_residuals_and_their_loss_are_numpy_s(codes):
     @few
     @given(n=rows, p=columns, seed=seeds, weighted=st.booleans())
     def check(n: int, p: int, seed: int, weighted: bool) -> None:

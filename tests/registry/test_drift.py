@@ -36,9 +36,7 @@ def block(X: np.ndarray, y: np.ndarray | None = None) -> tuple[RawRows, str]:
     return RawRows(X, y, ids, ids * 0), "here"
 
 
-def profile(
-    X: np.ndarray, y: np.ndarray | None = None, scores: np.ndarray | None = None, of_targets: np.ndarray = NONE
-) -> DataProfile:
+def profile(X, y=None, scores=None, of_targets=NONE):
     edges = edges_of(X)
     n, counts, targets, labels = count_columns(edges, of_targets, block(X, y))
     made = DataProfile(n, edges, counts, of_targets, targets, dict(labels), columns=tuple("abc"))

@@ -407,9 +407,7 @@ def pipeline(seed: int = 0):
 
 
 @a_store
-def test_nights_with_models_on_s3(
-    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_nights_with_models_on_s3(where, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("nightly.py").write_text(PIPELINE)
     rng = np.random.default_rng(0)

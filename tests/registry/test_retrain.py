@@ -245,9 +245,7 @@ def test_old_versions_go_and_the_champion_stays(place: Path):
     ],
     ids=str,
 )
-def test_a_night_that_fails_leaves_the_champion(
-    place: Path, change: dict[str, Any], error: type[Exception], words: str
-):
+def test_a_night_that_fails_leaves_the_champion(place, change, error, words):
     settings = {name: change[name] for name in ("gate", "keep", "memory") if name in change}
     others = {name: value for name, value in change.items() if name not in settings}
     with pytest.raises(error, match=words):

@@ -98,9 +98,7 @@ def drawn_well(browser: webdriver.Chrome, path: Path, width: int, colours: int =
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [PHONE, DESK])
-def test_a_run_is_drawn_without_the_network_and_without_an_error(
-    finished: Path, width: int, browser: webdriver.Chrome, tmp_path: Path
-):
+def test_a_run_is_drawn_without_the_network_and_without_an_error(finished, width, browser, tmp_path):
     widths = drawn_well(browser, write_report([read_run(finished)], tmp_path / "report.html"), width)
     assert len(widths) >= 3  # learning curve, spectrum, memory; residuals
     assert widths[0] > 0.8 * min(width, 960)
@@ -129,9 +127,7 @@ def test_probabilities_and_intervals_are_drawn_side_by_side_where_there_is_room(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [PHONE, DESK])
-def test_the_seconds_of_a_killed_run_are_not_cut_off(
-    runs: dict[str, Path], width: int, browser: webdriver.Chrome, tmp_path: Path
-):
+def test_the_seconds_of_a_killed_run_are_not_cut_off(runs, width, browser, tmp_path):
     record = read_run(runs["digits"])
     record.result = None
     begin = next(i for i, e in enumerate(record.events) if e["event"] == "stage" and e["name"] == "train")
@@ -152,9 +148,7 @@ def test_a_comparison_is_drawn(runs: dict[str, Path], browser: webdriver.Chrome,
 
 
 @pytest.mark.slow
-def test_every_link_table_and_fold_is_reached_by_keyboard(
-    runs: dict[str, Path], browser: webdriver.Chrome, tmp_path: Path
-):
+def test_every_link_table_and_fold_is_reached_by_keyboard(runs, browser, tmp_path):
     show(browser, write_report([read_run(runs["digits"])], tmp_path / "report.html"), DESK)
     wanted = browser.execute_script(
         "return [...document.querySelectorAll('a, summary, .scroll')].filter((e) => e.checkVisibility()).length"

@@ -41,9 +41,7 @@ def answer(live: LivePage, path: str | None = None, host: str | None = None) -> 
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_the_live_page_waits_for_a_run_that_has_not_begun_or_was_moved_away(
-    runs: dict[str, Path], tmp_path: Path, moved: bool
-):
+def test_the_live_page_waits_for_a_run_that_has_not_begun_or_was_moved_away(runs, tmp_path, moved):
     place = tmp_path / "run"
     if moved:
         shutil.copytree(runs["digits"], place)

@@ -202,9 +202,7 @@ def test_everything_that_comes_from_a_run_is_escaped(runs: dict[str, Path], tmp_
 
 
 @pytest.mark.parametrize("state", ["running", "dead", "failed", "refused", "diverged", "interrupted"])
-def test_a_run_without_a_model_has_a_page_that_says_why_and_what_to_do(
-    state: str, runs: dict[str, Path], tmp_path: Path
-):
+def test_a_run_without_a_model_has_a_page_that_says_why_and_what_to_do(state, runs, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(runs["digits"], folder)
     shutil.rmtree(folder / "stages")
@@ -227,9 +225,7 @@ def test_a_run_without_a_model_has_a_page_that_says_why_and_what_to_do(
 
 
 @pytest.mark.parametrize("state", ["running", "dead", "failed"])
-def test_the_stage_that_a_run_did_not_finish_has_a_bar_up_to_the_last_event(
-    state: str, runs: dict[str, Path], tmp_path: Path
-):
+def test_the_stage_that_a_run_did_not_finish_has_a_bar_up_to_the_last_event(state, runs, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(runs["digits"], folder)
     (folder / "result.json").unlink()
@@ -275,9 +271,7 @@ def test_several_runs_are_compared_by_what_differs(runs: dict[str, Path]):
 
 
 @pytest.mark.slow
-def test_the_command_writes_the_page_where_it_says(
-    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_the_command_writes_the_page_where_it_says(runs, tmp_path, capsys):
     digits = runs["digits"]
     assert main(["report", str(digits)]) == 0
     assert capsys.readouterr().out.strip() == str(digits / "report.html")

@@ -125,9 +125,7 @@ def unnamed() -> sk.KernelRegressor:
 
 
 @pytest.mark.parametrize(("rows", "message"), UNLIKE, ids=lambda value: str(value)[:40])
-def test_every_door_of_a_model_of_numbers_takes_numbers_in_their_order(
-    unnamed: sk.KernelRegressor, rows: Any, message: str
-):
+def test_every_door_of_a_model_of_numbers_takes_numbers_in_their_order(unnamed, rows, message):
     """The service took "0.5" as a category, keys in any order as columns, and raised an IndexError for a third key."""
     for door in (sk.Predictor(unnamed.model_), unnamed.model_.predict, unnamed.predict):
         with pytest.raises(sk.DataError, match=message):
@@ -142,9 +140,7 @@ def example() -> Any:
     return module_at(EXAMPLES / "serve.py")
 
 
-def asked(
-    app: Any, path: str, body: bytes | list[bytes] = b"", method: str = "POST", headers: dict[str, str] | None = None
-) -> tuple[int, Any]:
+def asked(app, path, body=b"", method="POST", headers=None):
     """What the application answers, by its protocol."""
     pieces = [body] if isinstance(body, bytes) else body
     given = {"content-type": "application/json", "content-length": str(sum(map(len, pieces)))} | (headers or {})

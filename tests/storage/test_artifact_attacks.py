@@ -371,9 +371,7 @@ CHANGES: list[tuple[str, Callable[[Metadata], Metadata], list[Metadata], str | N
     ("name", "part", "value", "message"),
     [(name, part, value, message) for name, part, values, message in CHANGES for value in values],
 )
-def test_what_a_model_says_of_itself_is_of_its_type_and_bounded(
-    name: str, part: Callable[[Metadata], Metadata], value: Metadata, message: str | None, copy: Callable[[str], Path]
-) -> None:
+def test_what_a_model_says_of_itself_is_of_its_type_and_bounded(name, part, value, message, copy):
     refused_in_use(craft(copy(name), lambda m: part(m).update(value)), message)
 
 
@@ -419,9 +417,7 @@ def test_a_leaf_of_other_rows_or_outputs_is_refused(kind: str, copy: Callable[[s
 
 @pytest.mark.parametrize("name", ["classes", "values"])
 @pytest.mark.parametrize("dtype", ["<U3", "complex128", "nan", "inf", "more"])
-def test_numbers_of_answers_are_finite_and_fit(
-    name: str, dtype: str, copy: Callable[[str], Path], models: Path
-) -> None:
+def test_numbers_of_answers_are_finite_and_fit(name, dtype, copy, models):
     found = sorted(each.name for each in (models / name).glob("answers_*"))
     assert len(found) >= 4
     for number, array in enumerate(found):

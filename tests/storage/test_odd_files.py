@@ -38,9 +38,7 @@ def test_a_file_without_rows_among_others_is_passed_over(kind: str, empty: set[i
 
 @pytest.mark.parametrize("layout", ["columns", "list", "fixed"])
 @pytest.mark.parametrize("empty", [{0}, {2}, {4}, {0, 1, 3, 4}, {0, 1, 2, 3, 4}], ids=str)
-def test_row_groups_without_rows_are_passed_over(
-    empty: set[int], layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_row_groups_without_rows_are_passed_over(empty, layout, tmp_path, monkeypatch):
     """Chunks, and what is read of each, are those of the same file without them, whatever the columns are for."""
     monkeypatch.setattr("streamkern.sources.format_rules.CHUNK_BYTES", 1)
     X = np.random.default_rng(0).normal(size=(250, 2))

@@ -123,9 +123,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("edition", EDITIONS)
 @pytest.mark.parametrize(("attributes", "named"), REFUSED)
-def test_what_is_not_decoded_is_refused_by_name(
-    tmp_path: Path, edition: str, attributes: dict[str, Any], named: str
-) -> None:
+def test_what_is_not_decoded_is_refused_by_name(tmp_path, edition, attributes, named):
     other = np.arange(5.0)
     path = written(tmp_path, {"x": (DAYS, attributes), "y": (other, {}), "z": (other, {})}, edition)
     with pytest.raises(sk.DataError, match=named):

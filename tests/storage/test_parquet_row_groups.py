@@ -158,9 +158,7 @@ FEATURES = ["a", "whole", "flag", "town", "day"]
         ("whole", {"columns": ["a"], "lenient": True}),
     ],
 )
-def test_rows_of_some_at_a_time_are_those_of_all(
-    target: Any, options: dict[str, Any], path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_some_at_a_time_are_those_of_all(target, options, path, monkeypatch):
     whole = by(N, monkeypatch, path, target, **options).read(0)
     for rows in (1, 64, 333, N - 1):
         found = by(rows, monkeypatch, path, target, **options)
@@ -177,9 +175,7 @@ def test_labels_are_shared_by_all_rows_of_a_row_group(path: str, monkeypatch: py
 
 
 @pytest.mark.parametrize("kind", [pa.binary(16), pa.list_(pa.float64(), 2), pa.list_(pa.float64())])
-def test_one_column_of_all_features_is_read_in_parts(
-    kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_column_of_all_features_is_read_in_parts(kind, tmp_path, monkeypatch):
     X = np.random.default_rng(0).normal(size=(N, 2))
     if pa.types.is_fixed_size_binary(kind):
         values = pa.array([row.tobytes() for row in X], kind)

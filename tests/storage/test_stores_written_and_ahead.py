@@ -42,9 +42,7 @@ def bucket(s3_server: str, upload: object, monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.slow
-def test_an_ingest_to_a_store_is_whole_or_is_not_read(
-    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ingest_to_a_store_is_whole_or_is_not_read(bucket, tmp_path, monkeypatch):
     url = f"{bucket}/rows.zarr"
     put = ingest_store.RemoteObjects.put
     sent: list[str] = []

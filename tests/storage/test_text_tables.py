@@ -223,9 +223,7 @@ HEAD = "name,a\nx,1\ny,2\n"
         (HEAD + f"z,{'9' * 400}\n", "column 'a', row 2: .* '9999", "t.csv"),
     ],
 )
-def test_a_damaged_table_is_an_error_that_names_the_place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str, where: str
-):
+def test_a_damaged_table_is_an_error_that_names_the_place(tmp_path, capsys, text, message, where):
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(DataError, match=message) as error:
         open_tables([tmp_path / "t.csv"], columns=["a"])

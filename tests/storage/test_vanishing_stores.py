@@ -62,9 +62,7 @@ MOMENTS = [
 
 
 @pytest.mark.parametrize(("kind", "when", "remote"), MOMENTS)
-def test_data_that_vanish_in_a_run_are_one_error_and_cost_nothing_that_was_done(
-    kind: str, when: str, remote: bool, tmp_path: Path
-) -> None:
+def test_data_that_vanish_in_a_run_are_one_error_and_cost_nothing_that_was_done(kind, when, remote, tmp_path):
     """Files that are gone, and a store that answers no more."""
     place, retry = tmp_path / kind, sk.Retry(first_wait=0.05)
     KINDS[kind](place, 0)
@@ -97,9 +95,7 @@ def test_data_that_vanish_in_a_run_are_one_error_and_cost_nothing_that_was_done(
 
 
 @pytest.mark.parametrize("kind", [*OPENED, "http"])
-def test_data_that_vanish_in_a_prediction_are_one_error_and_parts_that_were_written_stay(
-    kind: str, tmp_path: Path
-) -> None:
+def test_data_that_vanish_in_a_prediction_are_one_error_and_parts_that_were_written_stay(kind, tmp_path):
     stored = "rows.zarr" if kind == "http" else kind
     place = tmp_path / stored
     KINDS[stored](place, 0)

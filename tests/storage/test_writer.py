@@ -357,18 +357,14 @@ def ask() -> Iterator[Callable[..., str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "fault"), FAULTS, ids=[f"{name}, {fault}" for name, fault in FAULTS])
-def test_at_every_step_the_old_one_or_the_new_one_is_there_and_the_next_process_goes_on(
-    name: str, fault: str, tmp_path: Path, ask: Callable[..., str]
-) -> None:
+def test_at_every_step_the_old_one_or_the_new_one_is_there_and_the_next_process_goes_on(name, fault, tmp_path, ask):
     answer = ask(name, str(tmp_path / "folder"), fault)
     assert answer, (tmp_path / "said").read_text()[-3000:]
     steps = int(answer)
     assert steps >= (5 if fault == "full disk" else 9), "few steps: are they counted?"
 
 
-def test_everything_is_on_the_disk_before_it_gets_its_name_and_the_name_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everything_is_on_the_disk_before_it_gets_its_name_and_the_name_after(tmp_path, monkeypatch):
     """What a power cut may take: a file that was not synced, and a name whose directory was not."""
     order: list[str] = []
     sync, exchange = atomic_writes._sync, atomic_writes._exchange
@@ -445,9 +441,7 @@ def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
         assert atomic_writes.lock_owner(tmp_path / ".lock") == os.getpid()
 
 
-def test_a_lock_whose_file_was_removed_while_it_was_waited_for_is_taken_on_the_new_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_whose_file_was_removed_while_it_was_waited_for_is_taken_on_the_new_file(tmp_path, monkeypatch):
     """A workspace is removed with its lock when it is done: whoever had waited held a file without a name."""
     folder, inside, waited = tmp_path / "work", [], threading.Event()
 
@@ -475,9 +469,7 @@ def test_a_lock_whose_file_was_removed_while_it_was_waited_for_is_taken_on_the_n
 
 
 @pytest.mark.parametrize("moment", ["mkdir", "open"])
-def test_a_directory_removed_while_its_lock_is_taken_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
+def test_a_directory_removed_while_its_lock_is_taken_is_made_again(tmp_path, monkeypatch, moment):
     folder, removed = tmp_path / "work", []
     owner, name = (os, "mkdir") if moment == "mkdir" else (os, "open")
     real = getattr(owner, name)
@@ -496,9 +488,7 @@ def test_a_directory_removed_while_its_lock_is_taken_is_made_again(
     assert removed
 
 
-def test_after_an_exchange_the_old_data_are_not_taken_for_parts_of_the_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_an_exchange_the_old_data_are_not_taken_for_parts_of_the_new(tmp_path, monkeypatch):
     """Killed between exchange and removal, and then the user moved the result away."""
     work = atomic_writes.Workspace(tmp_path / "out", "ingest", "room")
     (tmp_path / "out").mkdir()
