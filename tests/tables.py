@@ -1,7 +1,5 @@
 """Tables in files of every kind."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import h5py

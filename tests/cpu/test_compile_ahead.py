@@ -1,7 +1,5 @@
 """Code that is compiled ahead: what defaults call is there, and no other code is ever taken for it."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

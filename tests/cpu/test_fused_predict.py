@@ -1,7 +1,5 @@
 """Outputs computed tile by tile: to the bit those of a whole panel, and near those of float64."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Tiled and compiled linear algebra against LAPACK, and LAPACK without Python's lock against SciPy's."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Every engine is the reference to rounding, verb by verb; and the reference alone trains and predicts."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

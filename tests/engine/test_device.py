@@ -1,7 +1,5 @@
 """What is computed on a device equals what the CPU computes, and uses nothing of a device but the array API."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 from dataclasses import replace

@@ -4,8 +4,6 @@ A float kernel without an instruction of float64 runs at the speed of the card's
 double would make it many times slower on most cards.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import importlib.metadata

@@ -1,7 +1,5 @@
 """The GPU's loops, compiled for the host, against NumPy in float64: rows, kernel values and the sums of a step."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A Dask cluster of separate processes that talk over TCP, to be started, starved, stopped and killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

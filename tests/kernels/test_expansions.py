@@ -1,7 +1,5 @@
 """Functions of a basis: penalty, values, gradients, and the same bits on any number of threads and in any batch."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

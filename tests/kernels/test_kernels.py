@@ -1,7 +1,5 @@
 """Kernels besides what the suite says of each: sums and products, users' functions, names, parameters, and JSON."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Callable

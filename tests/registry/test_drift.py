@@ -1,7 +1,5 @@
 """Drift against its definitions in plain NumPy and SciPy, and what it says of rows that have or have not moved."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

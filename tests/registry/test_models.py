@@ -1,7 +1,5 @@
 """Versions, the champion, and readers that look while both change: in a directory, and in a store over a network."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """Nights: nothing new, better, worse, broken, killed; and that the last line tells which."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The page in a real browser: it draws, asks the network for nothing, and fits a phone."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

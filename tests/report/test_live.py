@@ -1,7 +1,5 @@
 """The page of a running run over HTTP, without a browser."""
 
-from __future__ import annotations
-
 import http.client
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """The page of a run: what it says, before any browser sees it."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

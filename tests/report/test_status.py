@@ -1,7 +1,5 @@
 """How a run stands, told from outside it: live, ended in every way there is, and killed."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Ids beside predictions: any column of the rows, whatever its name, also one that is a feature."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

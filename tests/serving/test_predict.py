@@ -1,7 +1,5 @@
 """Predictions from store to store: right, in order, the same after an interruption, and never half there."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """A model that answers many threads at a time, and the example that puts it behind HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import json

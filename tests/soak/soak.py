@@ -8,8 +8,6 @@ As root, run directories are on a small file system of their own, which can be f
 Where libfaketime is installed, clocks jump.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes.util
 import json

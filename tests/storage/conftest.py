@@ -1,7 +1,5 @@
 """Rows in a server that speaks S3."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

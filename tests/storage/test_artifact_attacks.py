@@ -1,7 +1,5 @@
 """Models from a source that is not trusted: an error at once, also where checksums fit. See also fuzz_artifacts.py."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Types of columns: of kindred files, of all values and not of one odd one, and of those that are refused."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Any table to the training layout: the same rows, in a random order if asked for, complete or not there at all."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

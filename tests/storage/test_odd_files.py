@@ -1,7 +1,5 @@
 """Files as nobody means them: without rows among others, and changed between opening and reading."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Attributes of the CF conventions are decoded as xarray does, in zarr and HDF5, or refused by name."""
 
-from __future__ import annotations
-
 import base64
 import os
 import struct

@@ -1,7 +1,5 @@
 """Row groups of parquet: what a footer says of them, and how a large one is decoded, some rows at a time."""
 
-from __future__ import annotations
-
 import base64
 import struct
 from pathlib import Path

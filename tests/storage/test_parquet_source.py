@@ -1,7 +1,5 @@
 """Parquet data sets as sources: every layout that is read, the one that is written, and faults, which name a place."""
 
-from __future__ import annotations
-
 import datetime
 import json
 

@@ -1,7 +1,5 @@
 """A path that exists is that data set, whatever its name has in it, and means the same wherever a worker runs."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import shutil

@@ -1,7 +1,5 @@
 """Stores: an ingest to S3 is whole or not read, and chunks are read several at a time where each is a round trip."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time

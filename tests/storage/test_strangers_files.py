@@ -1,7 +1,5 @@
 """Data files that a stranger made: only regular files are read, nothing outside them, and every fault is one error."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Every kind of table and array is a Source, and text tables are read as they were meant."""
 
-from __future__ import annotations
-
 import gzip
 import threading
 from pathlib import Path

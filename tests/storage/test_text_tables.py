@@ -1,7 +1,5 @@
 """Text tables as people have them, the options for those that do not say how they are written, and damaged ones."""
 
-from __future__ import annotations
-
 import bz2
 import csv as python_csv
 import gzip

@@ -1,7 +1,5 @@
 """Data that vanish in the middle of a run, a prediction or an ingest: one error, nothing lost, the same bits later."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

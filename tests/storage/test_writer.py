@@ -6,8 +6,6 @@ events tell of them, so that the steps are those that are taken and no list of t
 module is put through it; this file is the program that is killed as well.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import gc

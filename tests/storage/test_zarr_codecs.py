@@ -1,7 +1,5 @@
 """Zarr arrays from a source that is not trusted: no codec that is not on the list is so much as made."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

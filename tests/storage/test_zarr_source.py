@@ -1,7 +1,5 @@
 """Zarr groups and arrays as sources: every layout that is read, the one that is written, and damage."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 import shutil
