@@ -174,6 +174,14 @@ def s3_server() -> Iterator[str]:
 
 
 @pytest.fixture
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a user of that server, as the environment has them."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "an-example-of-a-secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+
+
+@pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MiB."""
     place = tmp_path / "disk"

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -131,9 +129,7 @@ def test_a_nan_stays_a_nan(loops: Loops, kind: str, dtype: type):
 @kinds
 @dtypes
 @given(b=st.integers(0, 4), p=st.integers(0, 70), left=st.integers(0, 5), right=st.integers(0, 5))
-def test_a_tile_of_a_larger_buffer_is_computed_alone_and_alike(
-    kind: str, dtype: type, b: int, p: int, left: int, right: int
-):
+def test_a_tile_of_a_larger_buffer_is_computed_alone_and_alike(kind, dtype, b, p, left, right):
     rng = np.random.default_rng(4)
     buffer = rng.random((b + 2, left + p + right)).astype(dtype)
     before = buffer.copy()

@@ -1,7 +1,5 @@
 """Code that is compiled ahead: what defaults call is there, and no other code is ever taken for it."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re
@@ -112,9 +110,7 @@ def test_a_damaged_file_is_not_used(norms: compiled.Loop, tmp_path: Path):
         (code_files, "processor_level", lambda: "x86-64-v0"),
     ],
 )
-def test_code_of_other_sources_versions_and_levels_is_not_found(
-    where: Any, name: str, value: Any, norms: compiled.Loop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_code_of_other_sources_versions_and_levels_is_not_found(where, name, value, norms, monkeypatch, tmp_path):
     assert code_files.find_code(norms.code_name(X.dtype), tmp_path) is not None
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "none"))
     code_folder.cache_clear()
@@ -171,9 +167,7 @@ def test_doctor_compiles_what_is_missing_beside_the_package(tmp_path: Path):
 
 
 @own_level
-def test_doctor_compiles_into_the_users_cache_where_the_package_cannot_be_written(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_doctor_compiles_into_the_users_cache_where_the_package_cannot_be_written(monkeypatch, tmp_path):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(compile_ahead, "DEFAULTS", {"gemm.pack_rows": ("float32",)})
     monkeypatch.setattr(compile_ahead, "PROGRAM", (sys.executable, "-c", "import sys; sys.exit('read-only')"))
@@ -275,8 +269,6 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setitem(sys.modules, ".".join(parts[:end]), ModuleType(".".join(parts[:end])))
     sys.modules[".".join(parts)].BuildHookInterface = object  # type: ignore[attr-defined]
     spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     made = module.CompiledLoops()
@@ -303,9 +295,7 @@ def test_a_wheel_is_built_where_compiling_fails(hook: Any, program: str, monkeyp
     ("version", "target", "wanted"),
     [("editable", "wheel", ""), ("standard", "sdist", ""), ("standard", "wheel", "none")],
 )
-def test_what_needs_no_code_compiles_nothing(
-    hook: Any, version: str, target: str, wanted: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_needs_no_code_compiles_nothing(hook, version, target, wanted, monkeypatch):
     monkeypatch.setenv(hook.module.VARIABLE, wanted)
     monkeypatch.setattr(subprocess, "run", never)
     hook.target_name, build = target, {"force_include": {}}

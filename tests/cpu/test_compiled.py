@@ -1,7 +1,5 @@
 """Code that is compiled at a first call is kept in the user's cache, where several processes look for it at once."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,9 +1,5 @@
 """Outputs computed tile by tile: to the bit those of a whole panel, and near those of float64."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -36,9 +32,7 @@ def case(kernel: Kernel, n: int, p: int, d: int, c: int) -> tuple[Expansion, np.
     st.booleans(),
 )
 @settings(deadline=None, max_examples=80)
-def test_outputs_are_to_the_bit_those_of_a_panel(
-    kernel: Kernel, n: int, p: int, d: int, c: int, laid: Callable[[np.ndarray], np.ndarray], head: bool
-):
+def test_outputs_are_to_the_bit_those_of_a_panel(kernel, n, p, d, c, laid, head):
     basis, X, W = case(kernel, n, p, d, c)
     X = laid(X)
     if head and p > 1:

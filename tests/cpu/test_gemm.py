@@ -1,7 +1,5 @@
 """Products of a kernel block's shapes, against float64, and to the bit however the rows are cut."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import hashlib
 import os
 import platform
@@ -47,9 +45,7 @@ def test_fast_noise_equals_the_reference_on_a_million_normals():
     d=st.sampled_from(WIDTHS[:-3]),
     data=st.data(),
 )
-def test_noise_is_the_same_however_rows_are_grouped(
-    seed: int, rows: list[tuple[int, int]], d: int, data: st.DataObject
-):
+def test_noise_is_the_same_however_rows_are_grouped(seed, rows, d, data):
     ids, copies = np.array([r for r, _ in rows]), np.array([c for _, c in rows])
     whole = noise(FAST, seed, copies, ids, d)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,10 +6,16 @@ from hypothesis import strategies as st
 from streamkern.cpu.elementwise import CompiledLoops
 from streamkern.engine.elementwise import Loops
 from streamkern.errors import UsageError
+from streamkern.testing.elementwise import LoopsSuite
 
 FAST, REFERENCE = CompiledLoops(), Loops()
 DTYPES = ["?", "u1", "i1", "u2", "i2", "i4", "i8", "f2", "f4", "f8", ">f4", ">i2"]
 both = pytest.mark.parametrize("loops", [FAST, REFERENCE], ids=lambda b: b.name)
+
+
+@both
+class TestLoops(LoopsSuite):
+    """Loops, held to their suite."""
 
 
 def stored(dtype: str, n: int = 40, d: int = 17) -> np.ndarray:

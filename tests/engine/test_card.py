@@ -1,7 +1,5 @@
 """A rehearsal of the session on a card: its measurements on the stand-in, and what it brings home however steps end."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Shapes behave as arrays do, and what the meter says of its own table is printed in the documentation."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

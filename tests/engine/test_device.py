@@ -1,7 +1,5 @@
 """What is computed on a device equals what the CPU computes, and uses nothing of a device but the array API."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 from dataclasses import replace
@@ -68,12 +66,6 @@ def test_values_predictions_and_gradients_are_the_cpu_s(device, d, dtype, monkey
     )
 
 
-def test_a_kernel_that_is_no_radial_one_goes_the_wide_way():
-    X, Z, W = problem(5)
-    there = Expansion(Polynomial(2), Z, DeviceEngine(HostDevice()))
-    np.testing.assert_allclose(there.predict(X, W), Expansion(Polynomial(2), Z).predict(X, W), rtol=1e-4, atol=1e-3)
-
-
 KERNELS = (
     Linear(1.0), Polynomial(3), ArcCosine(0), ArcCosine(2, 2), NTK(2), Matern(6.0), Laplace(20.0, norm=1),
     ExponentialPower(20.0, 0.7, norm=1), 2.0 * Laplace(20.0, norm=1), Laplace(20.0, norm=1) + Laplace(9.0, norm=1),
@@ -134,13 +126,6 @@ def test_the_same_state_is_sent_once():
     assert sent.count(W.shape) == 2
 
 
-def test_it_can_be_sent():
-    X, Z, W = problem(80)
-    there = Expansion(Gaussian(3.0), Z, DeviceEngine(HostDevice()))
-    expected = there.predict(X, W)
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(there)).predict(X, W), expected)
-
-
 @pytest.mark.parametrize("weighted", [False, True])
 def test_contributions_are_the_cpu_s(device, weighted):
     """One evaluation gives the residual, its loss and its gradient; products of Falkon's system too."""
@@ -186,32 +171,11 @@ def test_exact_projection_is_the_cpu_s(device):
     np.testing.assert_allclose(there.apply(g), here.apply(g), rtol=1e-4, atol=1e-4)
 
 
-def test_a_matrix_that_is_not_positive_definite_is_one_error():
-    Z = np.ones((5, 80), np.float32)
-    there = Expansion(Polynomial(1, 1e-9, 0.0), Z - 2, DeviceEngine(HostDevice()))
-    with pytest.raises(NumericalError):
-        there.engine.kernel_factor(there, -10.0)
-
-
 @pytest.fixture
 def card():
     """The device of CuPy, on the stand-in: the loops of a card, compiled for the host."""
     with stand_in() as module:
         yield module.open_device()
-
-
-@pytest.mark.slow
-@needs_compiler
-@pytest.mark.parametrize("d", [5, 80])
-def test_values_predictions_and_gradients_of_a_card_s_loops_are_the_cpu_s(card, d):
-    """With products of float32, and from 32 features on of halves."""
-    X, Z, W = problem(d)
-    here, there = Expansion(Laplace(3.0), Z), Expansion(Laplace(3.0), Z, DeviceEngine(card))
-    K = here.block(X)
-    np.testing.assert_allclose(there.block(card.put(X)), K, atol=1e-4)
-    np.testing.assert_allclose(there.predict(X, W), K @ W, atol=1e-4)
-    pulled = there.engine.pull(there, X, W, lambda F, part: F[:, :2] - X[part, :2], 2)
-    np.testing.assert_allclose(pulled, K.T @ ((K @ W)[:, :2] - X[:, :2]), rtol=1e-4, atol=1e-3)
 
 
 @needs_compiler

@@ -1,7 +1,5 @@
 """Inverse factors in 16 bits against plain NumPy, on every engine, to the same bits on any number of threads."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ridge regression for every ridge, and with rows left out, equals as many fits."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

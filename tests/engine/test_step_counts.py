@@ -1,7 +1,5 @@
 """What a step costs on a card, counted on the stand-in for CuPy: launches, products, waits and bytes that are sent."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any

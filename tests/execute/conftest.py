@@ -1,13 +1,11 @@
 """A Dask cluster of separate processes that talk over TCP, to be started, starved, stopped and killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -30,13 +28,7 @@ class Cluster:
         environment: further variables of its processes: what is read by imports, so that they are new processes.
     """
 
-    def __init__(
-        self,
-        forked: Callable[..., Any],
-        folder: Path,
-        protocol: str = "tcp",
-        environment: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, forked, folder, protocol="tcp", environment=MappingProxyType({})):
         self.forked = forked
         self.folder = folder
         self.environment = environment
@@ -113,9 +105,7 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def new_cluster(
-    forked: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[..., Cluster]]:
+def new_cluster(forked, tmp_path_factory):
     """Starts clusters without workers, which end with the module."""
     clusters = []
 

@@ -1,7 +1,5 @@
 """Blocks read ahead, each once and none in vain; what is begun before the state is known gives the same bits."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

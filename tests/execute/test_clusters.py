@@ -1,7 +1,5 @@
 """The same bits on 1, 2 and 4 workers and on threads, in every stage; workers of any size that come and go."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every executor, held to the suite."""
 
-from __future__ import annotations
-
 import threading
 import time
 

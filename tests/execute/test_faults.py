@@ -1,7 +1,5 @@
 """Workers that die, stall, come late or never: equal weights, or one clear error."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """More workers than the driver serves itself: sums go up trees of workers, with equal bits and clear errors."""
 
-from __future__ import annotations
-
 import os
 import time
 from contextlib import contextmanager

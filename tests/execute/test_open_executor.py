@@ -1,7 +1,5 @@
 """The ``--scheduler`` setting: what it opens, and what it says when it cannot."""
 
-from __future__ import annotations
-
 import gc
 import json
 import pickle

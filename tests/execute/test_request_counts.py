@@ -1,7 +1,5 @@
 """What workers ask of a store is counted in the process that leads the run: that of workers that end, too."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """``SSHCluster``: a scheduler and workers that Dask starts over SSH, here on this machine."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import shutil

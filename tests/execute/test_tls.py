@@ -1,7 +1,5 @@
 """A cluster that speaks TLS only, with certificates made here, and who may talk to it."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """The tree's sum has the same bits however its leaves are dealt out and whenever their sums arrive."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

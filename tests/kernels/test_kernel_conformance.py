@@ -1,7 +1,5 @@
 """Kernels, held to the suite."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Kernels besides what the suite says of each: sums and products, users' functions, names, parameters, and JSON."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Callable
@@ -80,9 +78,7 @@ def test_values_are_sums_products_and_multiples_of_the_parts_values(kernel: Kern
 
 
 @given(kernel=combined | of_inner_products, n=st.integers(1, 30), d=st.integers(1, 6), zeros=st.integers(0, 2))
-def test_a_kernel_matrix_is_symmetric_positive_with_the_diagonal_that_diag_says(
-    kernel: Kernel, n: int, d: int, zeros: int
-):
+def test_a_kernel_matrix_is_symmetric_positive_with_the_diagonal_that_diag_says(kernel, n, d, zeros):
     X = rows(9, n, d) / np.sqrt(d)
     X[:zeros] = 0
     K = kernel(X)

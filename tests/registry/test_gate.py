@@ -1,7 +1,5 @@
 """The gate's language: what it means, what it refuses, and that nothing but it is ever carried out."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

@@ -1,7 +1,5 @@
 """Nights that read their new rows alone: which rows those are, what comes of them, and when every row is read again."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Nights: nothing new, better, worse, broken, killed; and that the last line tells which."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -20,6 +18,8 @@ from scipy.stats import binomtest, ttest_rel
 
 import streamkern as sk
 from streamkern.commands.parser import main
+from streamkern.evaluation.metrics import flat_metrics
+from streamkern.execute import open_executor
 from streamkern.registry import RetrainResult
 from streamkern.registry.model_comparison import compare_models
 from streamkern.registry.model_registry import Registry
@@ -243,9 +243,7 @@ def test_old_versions_go_and_the_champion_stays(place: Path):
     ],
     ids=str,
 )
-def test_a_night_that_fails_leaves_the_champion(
-    place: Path, change: dict[str, Any], error: type[Exception], words: str
-):
+def test_a_night_that_fails_leaves_the_champion(place, change, error, words):
     settings = {name: change[name] for name in ("gate", "keep", "memory") if name in change}
     others = {name: value for name, value in change.items() if name not in settings}
     with pytest.raises(error, match=words):
@@ -594,3 +592,44 @@ def test_leaves_of_other_classes_are_cut_anew(tmp_path: Path):
     night = sk.retrain(in_leaves(lambda X: np.digitize(X[:, 0], [-0.5, 0.5]), **given), place, gate="accuracy > 0")
     assert night["start"] == "cold"
     assert "classes are not those of the champion" in Registry(place).record(night["version"])["why_cold"]
+
+
+# ----------------------------------------------------------------------------------------------------- comparisons
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_metrics_are_those_of_score(task):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((900, 3))
+    f = X[:, 0] + 0.5 * rng.standard_normal(900)
+    if task == "classification":
+        estimator, y = sk.KernelClassifier, np.where(f > 1, "yes", "no")
+    else:
+        estimator, y = sk.KernelRegressor, 40 + 3 * f
+    # Each scales the stored rows itself.
+    models = [
+        estimator(sk.Gaussian("median"), centers=p, threads=1, preprocess=steps).fit(X[:600], y[:600]).model_
+        for p, steps in ((20, "auto"), (60, (sk.UnitRange(),)))
+    ]
+    test = sk.from_arrays(X[600:], y[600:])
+    with open_executor("threads", 1) as executor:
+        paired = compare_models(models[1], models[0], test, executor)
+    for model, found in ((models[1], paired.challenger), (models[0], paired.champion)):
+        expected = flat_metrics(model.score(test))
+        expected["n_test"] = expected.pop("n")
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            assert found[name] == pytest.approx(np.nan if value is None else value, rel=1e-6, nan_ok=True), name
+
+
+def test_what_one_model_alone_has_is_not_a_number():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 2))
+    y = np.array(["a", "b", "c"])[rng.integers(3, size=300)]
+    two = y != "c"
+    new = sk.KernelClassifier(sk.Gaussian("median"), centers=20, threads=1).fit(X, y).model_
+    old = sk.KernelClassifier(sk.Gaussian("median"), centers=20, threads=1).fit(X[two], y[two]).model_
+    with open_executor("threads", 1) as executor:
+        paired = compare_models(new, old, sk.from_arrays(X, y), executor)
+    assert np.isfinite(paired.challenger["recall.c"])
+    assert np.isnan(paired.champion["recall.c"])

@@ -1,7 +1,5 @@
 """Runs of three kinds, made once: digits, a few Fashion-MNIST images, and a regression set of 18 columns."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

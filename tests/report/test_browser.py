@@ -1,21 +1,15 @@
 """The page in a real browser: it draws, asks the network for nothing, and fits a phone."""
 
-from __future__ import annotations
-
 import contextlib
-import http.client
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from selenium import webdriver
@@ -23,10 +17,9 @@ from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.chrome.service import Service
 
 import streamkern as sk
-from streamkern.commands.parser import main
 from streamkern.report import read_run
-from streamkern.report.live_page import LivePage
 from streamkern.report.page import write_report
+from tests.report.test_live import served
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 FLAGS = (
@@ -103,9 +96,7 @@ def drawn_well(browser: webdriver.Chrome, path: Path, width: int, colours: int =
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [PHONE, DESK])
-def test_a_run_is_drawn_without_the_network_and_without_an_error(
-    finished: Path, width: int, browser: webdriver.Chrome, tmp_path: Path
-):
+def test_a_run_is_drawn_without_the_network_and_without_an_error(finished, width, browser, tmp_path):
     widths = drawn_well(browser, write_report([read_run(finished)], tmp_path / "report.html"), width)
     assert len(widths) >= 3  # learning curve, spectrum, memory; residuals
     assert widths[0] > 0.8 * min(width, 960)
@@ -134,9 +125,7 @@ def test_probabilities_and_intervals_are_drawn_side_by_side_where_there_is_room(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [PHONE, DESK])
-def test_the_seconds_of_a_killed_run_are_not_cut_off(
-    runs: dict[str, Path], width: int, browser: webdriver.Chrome, tmp_path: Path
-):
+def test_the_seconds_of_a_killed_run_are_not_cut_off(runs, width, browser, tmp_path):
     record = read_run(runs["digits"])
     record.result = None
     begin = next(i for i, e in enumerate(record.events) if e["event"] == "stage" and e["name"] == "train")
@@ -157,9 +146,7 @@ def test_a_comparison_is_drawn(runs: dict[str, Path], browser: webdriver.Chrome,
 
 
 @pytest.mark.slow
-def test_every_link_table_and_fold_is_reached_by_keyboard(
-    runs: dict[str, Path], browser: webdriver.Chrome, tmp_path: Path
-):
+def test_every_link_table_and_fold_is_reached_by_keyboard(runs, browser, tmp_path):
     show(browser, write_report([read_run(runs["digits"])], tmp_path / "report.html"), DESK)
     wanted = browser.execute_script(
         "return [...document.querySelectorAll('a, summary, .scroll')].filter((e) => e.checkVisibility()).length"
@@ -215,10 +202,7 @@ def test_a_live_page_follows_a_run_to_its_end(browser: webdriver.Chrome, tmp_pat
     run = subprocess.Popen([sys.executable, "-c", SLOW], cwd=tmp_path, stdin=subprocess.PIPE, env=env)
     try:
         until(lambda: (tmp_path / "run" / "events.jsonl").exists() and len(read_run(tmp_path / "run").steps) > 1)
-        live = LivePage([tmp_path / "run"])
-        thread = threading.Thread(target=live.serve)
-        thread.start()
-        try:
+        with served(tmp_path / "run") as live:
             browser.get(live.url)
             words = "return document.querySelector('header').innerText"
             assert "Still running: EigenPro" in browser.execute_script(words)
@@ -226,47 +210,13 @@ def test_a_live_page_follows_a_run_to_its_end(browser: webdriver.Chrome, tmp_pat
             assert "Not there yet: the run is still running." in text
             assert "the run ended" not in text
             assert "start to end" not in text
-            assert run.stdin is not None
             run.stdin.write(b"\n")
             run.stdin.flush()
             until(lambda: "Done: EigenPro" in (browser.execute_script(words) or ""))  # without a word from here
             assert browser.execute_script("return document.querySelector('meta[http-equiv=refresh]')") is None
-        finally:
-            live.close()
-            thread.join(100)
-        assert not thread.is_alive()
     finally:
         run.kill()
         run.communicate()
-
-
-@pytest.mark.slow
-def test_a_live_page_answers_to_its_own_address_on_this_machine_only(runs: dict[str, Path]):
-    live = LivePage([runs["digits"]])
-    thread = threading.Thread(target=live.serve)
-    thread.start()
-    try:
-        place = urlsplit(live.url)
-        assert place.hostname == "127.0.0.1"
-
-        def status(path: str, host: str) -> int:
-            connection = http.client.HTTPConnection("127.0.0.1", place.port, timeout=100)
-            connection.request("GET", path, headers={"Host": host})
-            return connection.getresponse().status
-
-        assert status(place.path, place.netloc) == 200
-        assert status("/", place.netloc) == 404
-        assert status(place.path, "evil.example") == 404
-    finally:
-        live.close()
-        thread.join(100)
-
-
-def test_a_port_that_is_taken_is_told(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        assert main(["report", str(runs["digits"]), "--live", "--port", port]) == 2
-    assert "The page cannot be served: Address already in use." in capsys.readouterr().err
 
 
 def until(true: Callable[[], bool], seconds: float = 200.0) -> None:

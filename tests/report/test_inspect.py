@@ -1,7 +1,5 @@
 """What inspect says of a data set is what NumPy says of its rows."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta

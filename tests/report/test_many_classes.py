@@ -1,7 +1,5 @@
 """A thousand classes through training, predict, evaluate and the report: one accuracy, and a page of some size."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page of a run: what it says, before any browser sees it."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -28,6 +26,7 @@ from streamkern.report.result_sentences import (
     wilson_interval,
 )
 from streamkern.storage.serialize import load_value
+from streamkern.testing.source import read_all
 from tests.report.conftest import intervals, probabilities
 
 
@@ -96,12 +95,6 @@ def test_residuals_are_told_with_their_quantiles(runs: dict[str, Path]):
     assert baseline(read_run(runs["columns"]), "test") == pytest.approx(arrays["test_actual"].std(), rel=1e-3)
 
 
-def rows_of(data: sk.Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and targets of a data set in memory."""
-    chunks = [data.source.read(i) for i in range(len(data.source.bounds) - 1)]
-    return np.concatenate([chunk.X for chunk in chunks]), np.concatenate([chunk.y for chunk in chunks])
-
-
 def cells(html: str, caption: str) -> list[list[str]]:
     """The rows of the table with a caption."""
     body = html[html.index(f"<caption><span>{caption}</span>") :]
@@ -111,7 +104,7 @@ def cells(html: str, caption: str) -> list[list[str]]:
 
 def test_probabilities_are_shown_beside_what_became_of_them(answering: dict[str, Path]):
     """The numbers of the tables, counted from the predictions of the saved model."""
-    folder, (X, y) = answering["answers"], rows_of(probabilities().test)
+    folder, (X, y) = answering["answers"], read_all(probabilities().test.source)[:2]
     P, hit = sk.load_model(folder / "model.zarr").predict_proba(X)[:, 1], y == "yes"
     html = page([read_run(folder)])
     cell = np.minimum((P * 15).astype(int), 14)
@@ -137,7 +130,7 @@ def test_probabilities_are_shown_beside_what_became_of_them(answering: dict[str,
 
 
 def test_coverage_is_shown_by_fifth_of_the_predicted_scale(answering: dict[str, Path]):
-    folder, (X, y) = answering["intervals"], rows_of(intervals().test)
+    folder, (X, y) = answering["intervals"], read_all(intervals().test.source)[:2]
     model = sk.load_model(folder / "model.zarr")
     ends = model.predict_interval(X)
     width, inside = ends[:, 1] - ends[:, 0], (ends[:, 0] <= y) & (y <= ends[:, 1])
@@ -207,9 +200,7 @@ def test_everything_that_comes_from_a_run_is_escaped(runs: dict[str, Path], tmp_
 
 
 @pytest.mark.parametrize("state", ["running", "dead", "failed", "refused", "diverged", "interrupted"])
-def test_a_run_without_a_model_has_a_page_that_says_why_and_what_to_do(
-    state: str, runs: dict[str, Path], tmp_path: Path
-):
+def test_a_run_without_a_model_has_a_page_that_says_why_and_what_to_do(state, runs, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(runs["digits"], folder)
     shutil.rmtree(folder / "stages")
@@ -232,9 +223,7 @@ def test_a_run_without_a_model_has_a_page_that_says_why_and_what_to_do(
 
 
 @pytest.mark.parametrize("state", ["running", "dead", "failed"])
-def test_the_stage_that_a_run_did_not_finish_has_a_bar_up_to_the_last_event(
-    state: str, runs: dict[str, Path], tmp_path: Path
-):
+def test_the_stage_that_a_run_did_not_finish_has_a_bar_up_to_the_last_event(state, runs, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(runs["digits"], folder)
     (folder / "result.json").unlink()
@@ -280,9 +269,7 @@ def test_several_runs_are_compared_by_what_differs(runs: dict[str, Path]):
 
 
 @pytest.mark.slow
-def test_the_command_writes_the_page_where_it_says(
-    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_the_command_writes_the_page_where_it_says(runs, tmp_path, capsys):
     digits = runs["digits"]
     assert main(["report", str(digits)]) == 0
     assert capsys.readouterr().out.strip() == str(digits / "report.html")
@@ -298,7 +285,6 @@ def test_the_command_writes_the_page_where_it_says(
 
 def test_what_the_numbers_suggest_is_said(runs: dict[str, Path]):
     record = read_run(runs["digits"])
-    assert record.result is not None
     record.result = record.result | {
         "metrics": {"train": {"accuracy": 0.99, "n": 10}, "test": {"accuracy": 0.6, "n": 10, "mse": 1.0}},
         "history": [{"pass": i + 1, "loss": 0.5**i, "rows": i + 1} for i in range(3)],

@@ -1,7 +1,5 @@
 """Shuffle quality is 1 for a random order, and what the stream's own batches show otherwise."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How a run stands, told from outside it: live, ended in every way there is, and killed."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -9,9 +7,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -68,9 +64,7 @@ def test_a_finished_run_is_told_with_its_metrics(finished: Path):
 
 
 @pytest.mark.slow
-def test_a_live_run_is_told_from_another_process_and_one_that_was_killed_is_told_to_be_dead(
-    tmp_path: Path, forked: Callable[..., Any], capsys: pytest.CaptureFixture[str]
-):
+def test_a_live_run_is_told_from_another_process_and_one_that_was_killed_is_told_to_be_dead(tmp_path, forked, capsys):
     (tmp_path / "slow.py").write_text(SLOW)
     given = ["run", "slow.py", "--run-dir", "run", "--memory", "4GiB", "--quiet"]
     run = forked("streamkern", given, tmp_path / "out", cwd=str(tmp_path))
@@ -109,7 +103,6 @@ def test_a_live_run_is_told_from_another_process_and_one_that_was_killed_is_told
     assert abs(found["last_event"]["time"] - time.time()) < 30
     assert f"streamkern resume {tmp_path / 'run'}" in words(tmp_path / "run")
     record = read_run(tmp_path / "run")
-    assert record.unfinished is not None
     seconds = record.events[-1]["time"] - record.unfinished["time"]
     assert f"<b>≥ {seconds:.2f} s</b>" in page([record])
     with (tmp_path / "run/events.jsonl").open("a") as file:
@@ -121,9 +114,7 @@ def test_a_live_run_is_told_from_another_process_and_one_that_was_killed_is_told
     assert json.loads(capsys.readouterr().out)["state"] == "dead"
 
 
-def test_who_looks_at_a_run_does_not_keep_another_from_beginning(
-    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_who_looks_at_a_run_does_not_keep_another_from_beginning(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "streamkern.storage.atomic_writes._SHORT_WAIT_SECONDS", 60.0
     )  # a busy machine may look for longer
@@ -148,9 +139,7 @@ def test_a_refused_run_says_what_would_make_it_fit(tmp_path: Path):
 
 
 @pytest.mark.parametrize("state", ["failed", "diverged", "interrupted"])
-def test_every_other_end_is_told_with_the_error_the_advice_and_the_model_that_is_kept(
-    state: str, runs: dict[str, Path], tmp_path: Path
-):
+def test_every_other_end_is_told_with_the_error_the_advice_and_the_model_that_is_kept(state, runs, tmp_path):
     result = json.loads((runs["digits"] / "result.json").read_text())
     failure = {"status": state, "error": "It went wrong.\n  do: this", "last_done": result, "metrics": None}
     folder = edited(runs["digits"], tmp_path / "run", "result.json", **failure)
@@ -172,9 +161,7 @@ def test_a_result_of_an_earlier_run_is_not_taken_for_this_one(runs: dict[str, Pa
     assert "resume" in found["advice"] or "sk.run" in found["advice"]
 
 
-def test_the_steps_before_an_interruption_belong_to_the_curve_of_the_run_that_went_on(
-    runs: dict[str, Path], tmp_path: Path
-):
+def test_the_steps_before_an_interruption_belong_to_the_curve_of_the_run_that_went_on(runs, tmp_path):
     def line(event: str, **fields: object) -> str:
         return json.dumps({"time": 1.0, "event": event, **fields}) + "\n"
 

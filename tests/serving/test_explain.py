@@ -1,7 +1,5 @@
 """Columns that a model depends on, against what is known: permutation importance, central differences, the truth."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

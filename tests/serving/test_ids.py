@@ -1,18 +1,15 @@
 """Ids beside predictions: any column of the rows, whatever its name, also one that is a feature."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.feather
 import pytest
 import zarr
 
 import streamkern as sk
+from tests.tables import save
 
 NAMES = ("scores", "probabilities", "interval", "score_p", "lower", "prediction_0", "prediction")
 FORMATS = ("parquet", "csv", "zarr")
@@ -66,29 +63,16 @@ def test_an_id_has_any_name_that_no_written_column_has(models, tmp_path: Path, t
             assert read(place, name) == ids
 
 
-def in_file(frame: pd.DataFrame, folder: Path, door: str) -> Any:
-    path = folder / f"rows.{door}"
-    if door == "csv":
-        frame.to_csv(path, index=False)
-    elif door == "parquet":
-        frame.to_parquet(path, index=False)
-    elif door == "feather":
-        pa.feather.write_feather(frame, path)
-    elif door == "dict":
-        return frame.to_dict("list")
-    else:
-        return frame
-    return path
-
-
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("door", ["csv", "parquet", "feather", "frame", "dict"])
 def test_an_id_that_is_also_a_feature_is_copied(models, tmp_path: Path, door: str, format: str):
     frame = rows()
+    data = {"frame": frame, "dict": frame.to_dict("list")}.get(door)
+    data = save(frame, tmp_path / f"rows.{door}") if data is None else data
     want = sk.predict(models["values"], frame, tmp_path / "want.parquet")
     for name in ("c", "d"):
         place = tmp_path / f"{name}.{format}"
-        sk.predict(models["values"], in_file(frame, tmp_path, door), place, id=name)
+        sk.predict(models["values"], data, place, id=name)
         assert read(place, name) == frame[name].to_list()
         np.testing.assert_allclose(read(place, "prediction"), read(Path(want.path), "prediction"), rtol=1e-6)
 

@@ -1,7 +1,5 @@
 """Predictions from store to store: right, in order, the same after an interruption, and never half there."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
@@ -117,9 +115,7 @@ def test_several_values_a_row_and_from_zarr(made: Path, tmp_path: Path, format: 
 
 
 @pytest.mark.parametrize("format", [*FORMATS, "csv"])
-def test_parts_threads_and_processes_change_no_byte_of_a_row(
-    made: Path, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_parts_threads_and_processes_change_no_byte_of_a_row(made, tmp_path, format, monkeypatch):
     given = {"id": "key", "scores": True}
     outs = []
     workers = sk.Resources(scheduler="processes:1")
@@ -153,9 +149,7 @@ print(module.predict(model, data, target, id="key", scores=True).kept)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format", [*FORMATS, "csv"])
-def test_after_kill_9_it_goes_on_with_what_is_missing_and_gives_the_same_bytes(
-    made: Path, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_after_kill_9_it_goes_on_with_what_is_missing_and_gives_the_same_bytes(made, tmp_path, format, monkeypatch):
     place = tmp_path / f"out.{format}"
     words = [sys.executable, "-c", KILLED, "5", made / "classes.zarr", made / "new.parquet", place]
     assert subprocess.run(words, check=False).returncode == -9
@@ -177,9 +171,7 @@ def test_after_kill_9_it_goes_on_with_what_is_missing_and_gives_the_same_bytes(
 
 
 @pytest.mark.parametrize("format", [*FORMATS, "csv"])
-def test_only_parts_that_are_missing_are_computed_again(
-    made: Path, tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_only_parts_that_are_missing_are_computed_again(made, tmp_path, format, monkeypatch):
     """Of twelve parts, the second and the last three."""
     monkeypatch.setattr(module, "PART_ROWS", 257)
     places, writer = [tmp_path / f"{name}.{format}" for name in ("whole", "out")], FORMATS_OF_PREDICTIONS[format]
@@ -266,7 +258,6 @@ def test_a_target_in_the_hands_of_another_process_is_left_to_it(made: Path, tmp_
     with subprocess.Popen(
         [sys.executable, "-c", program, tmp_path / ".out.zarr.predict/lock"], stdout=subprocess.PIPE
     ) as holder:
-        assert holder.stdout is not None
         holder.stdout.readline()
         with pytest.raises(sk.errors.BusyError):
             predict(made / "classes.zarr", made / "new.parquet", tmp_path / "out.zarr")
@@ -315,9 +306,7 @@ def test_another_width_is_refused_where_there_are_no_names(tmp_path: Path):
     assert read(tmp_path / "none.zarr") == {"prediction": []}
 
 
-def test_a_nan_is_named_by_its_row_and_nothing_stands_at_the_target(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_nan_is_named_by_its_row_and_nothing_stands_at_the_target(made, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "PART_ROWS", 257)
     X = frame(2000)[NAMES].to_numpy().copy()
     X[1234, 2] = np.nan
@@ -349,9 +338,7 @@ def test_bad_usage_is_refused_before_anything_is_written(made: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("format", [*FORMATS, "csv"])
-def test_a_full_disk_is_one_clear_error_and_with_room_it_goes_on(
-    made: Path, small_disk: Path, format: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_full_disk_is_one_clear_error_and_with_room_it_goes_on(made, small_disk, format, monkeypatch):
     monkeypatch.setattr(module, "PART_ROWS", 257)
     filler, place = small_disk / "filler", small_disk / f"out.{format}"
     filler.write_bytes(bytes(1992 << 10))
@@ -390,9 +377,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "prediction.md").read_text(encoding
 
 
 @pytest.mark.slow
-def test_the_commands_and_the_python_of_the_page_run_in_its_order(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_commands_and_the_python_of_the_page_run_in_its_order(made, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, kept in (("model.zarr", "classes.zarr"), ("new.parquet", "new.parquet")):
         (tmp_path / name).symlink_to(made / kept)

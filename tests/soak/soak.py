@@ -8,8 +8,6 @@ As root, run directories are on a small file system of their own, which can be f
 Where libfaketime is installed, clocks jump.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes.util
 import json
@@ -207,7 +205,6 @@ class Soak:
         """They are gone at once; others join."""
         process = self.start(self._scheduler())
         self.wait(process)
-        assert self.cluster is not None
         for worker in self.luck.sample(self.cluster.workers, count):
             worker.kill()
             worker.wait()
@@ -218,7 +215,6 @@ class Soak:
         """It neither works nor answers for a while."""
         process = self.start(self._scheduler())
         self.wait(process)
-        assert self.cluster is not None
         worker = self.luck.choice(self.cluster.workers)
         worker.send_signal(signal.SIGSTOP)
         time.sleep(2.0)
@@ -229,7 +225,6 @@ class Soak:
         """The cluster is no more."""
         process = self.start(self._scheduler())
         self.wait(process)
-        assert self.cluster is not None
         self.cluster.scheduler.kill()
         self.cluster.scheduler.wait()
         said = self.end(process, (1,))

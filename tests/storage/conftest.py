@@ -1,22 +1,10 @@
-"""What a user has of a server that speaks S3: credentials, and rows in it."""
-
-from __future__ import annotations
+"""Rows in a server that speaks S3."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import s3fs
-
-KEY, SECRET = "AKIDEXAMPLE", "an-example-of-a-secret"
-
-
-@pytest.fixture
-def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a user's environment has them."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The promises of a source, for rows that are written below a folder and opened by ``open_tables``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

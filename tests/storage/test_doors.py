@@ -1,7 +1,5 @@
 """What a user hands over as data, beside a path and an array: lists of paths, LazyFrames, sparse rows, long keys."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 import tempfile

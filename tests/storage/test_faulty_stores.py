@@ -1,7 +1,5 @@
 """Stores that are slow, fail now and then, hang, lie or go: the same rows and weights, or one clear error in time."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """The index that pandas and Dask write beside the columns is no feature, by any door, unless the user names it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

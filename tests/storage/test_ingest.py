@@ -1,7 +1,5 @@
 """Any table to the training layout: the same rows, in a random order if asked for, complete or not there at all."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -436,11 +434,6 @@ def test_a_full_disk_is_one_clear_error_and_with_room_it_goes_on(tmp_path, small
     assert sorted(map(tuple, read_all(open_tables(out, format=format)).X.tolist())) == sorted(map(tuple, X.tolist()))
 
 
-def test_a_shard_without_bytes_is_refused_by_its_name(tmp_path):
-    with pytest.raises(sk.UsageError, match=r"'0' is not a positive size.\n  where: shard"):
-        ingest(np.ones((3, 1)), tmp_path / "out.zarr", shard="0")
-
-
 # ---------------------------------------------------------------------------------------------------------- memory
 
 MEASURED = """
@@ -495,6 +488,7 @@ def test_features_in_another_dtype_are_what_they_were_or_an_error(tmp_path):
         ({"format": "csv"}, "'csv' is not known"),
         ({"missing": "drop"}, "missing is 'drop'"),
         ({"format": "parquet", "shard": 100}, "shard is an option of zarr alone"),
+        ({"shard": "0"}, r"'0' is not a positive size.\n  where: shard"),
         ({"format": "parquet", "compression": "small"}, "compression is an option of zarr alone"),
         ({"compression": "zip"}, "'zip' is not known"),
         ({"keep_bits": 24}, "24 bits cannot be kept of float32.*1 to 23 for float32"),

@@ -1,7 +1,5 @@
 """Every command and example of docs/ingest.md runs, and does what the page says."""
 
-from __future__ import annotations
-
 import gzip
 import re
 import shlex

@@ -1,11 +1,8 @@
 """Files as nobody means them: without rows among others, and changed between opening and reading."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -17,20 +14,17 @@ import streamkern as sk
 from streamkern.formats.open_tables import open_tables
 from streamkern.ingestion.array_files import READERS
 from streamkern.testing.source import read_all
+from tests.tables import save
 
-WRITE = {
-    "csv": lambda frame, path: frame.to_csv(path, index=False),
-    "parquet": lambda frame, path: frame.to_parquet(path),
-    "feather": lambda frame, path: frame.to_feather(path),
-}
+TABLES = ["csv", "parquet", "feather"]
 
 
 @pytest.mark.parametrize("empty", [{1}, {0}, {2}, {0, 1, 2}], ids=str)
-@pytest.mark.parametrize("kind", WRITE)
+@pytest.mark.parametrize("kind", TABLES)
 def test_a_file_without_rows_among_others_is_passed_over(kind: str, empty: set[int], tmp_path: Path) -> None:
     frame = pd.DataFrame({"a": np.arange(4.0), "c": list("uvuv"), "y": [0.0, 1.0, 0.0, 1.0]})
     for i in range(3):
-        WRITE[kind](frame[:0] if i in empty else frame, tmp_path / f"{i}.{kind}")
+        save(frame[:0] if i in empty else frame, tmp_path / f"{i}.{kind}")
     if len(empty) == 3:
         with pytest.raises(sk.DataError, match=r"no row|empty"):
             sk.KernelRegressor(centers=2).fit(sk.open_dataset(tmp_path / f"*.{kind}", target="y"))
@@ -42,9 +36,7 @@ def test_a_file_without_rows_among_others_is_passed_over(kind: str, empty: set[i
 
 @pytest.mark.parametrize("layout", ["columns", "list", "fixed"])
 @pytest.mark.parametrize("empty", [{0}, {2}, {4}, {0, 1, 3, 4}, {0, 1, 2, 3, 4}], ids=str)
-def test_row_groups_without_rows_are_passed_over(
-    empty: set[int], layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_row_groups_without_rows_are_passed_over(empty, layout, tmp_path, monkeypatch):
     """Chunks, and what is read of each, are those of the same file without them, whatever the columns are for."""
     monkeypatch.setattr("streamkern.sources.format_rules.CHUNK_BYTES", 1)
     X = np.random.default_rng(0).normal(size=(250, 2))
@@ -102,39 +94,26 @@ NAMES.append("\u202eg")  # which turns the direction of writing
 def test_a_column_may_have_any_name(name: str, tmp_path: Path) -> None:
     U = np.random.default_rng(0).normal(size=(60, 2))
     frame = pd.DataFrame({name: np.where(U[:, 0] > 1, np.nan, U[:, 0]), "c": list("uvw") * 20, "zz": U[:, 1]})
-    for kind, write in WRITE.items():
-        write(frame, tmp_path / f"t.{kind}")
+    for kind in TABLES:
+        save(frame, tmp_path / f"t.{kind}")
     model = sk.KernelRegressor(sk.Laplace("median"), 5, sk.Direct(), memory="4GiB", threads=1)
     model.fit(sk.open_dataset(tmp_path / "t.csv", target="zz")).save(tmp_path / "m")
     told = model.predict(frame[[name, "c"]])
-    for kind in WRITE:
+    for kind in TABLES:
         sk.predict(tmp_path / "m", tmp_path / f"t.{kind}", tmp_path / f"{kind}.parquet", threads=1, memory="4GiB")
         np.testing.assert_array_equal(pq.read_table(tmp_path / f"{kind}.parquet")["prediction"], told)
-
-
-def written(kind: str, path: Path, n: int) -> Path:
-    X = np.random.default_rng(n).normal(size=(n, 2))
-    if kind == "h5":
-        with h5py.File(path, "w") as file:
-            file["X"], file["y"] = X, X[:, 0]
-    elif kind == "npz":
-        np.savez(path, X=X, y=X[:, 0])
-    elif kind == "npy":
-        np.save(path, X)
-    else:
-        WRITE[kind](pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "y": X[:, 0]}), path)
-    return path
 
 
 @pytest.mark.parametrize("rows", [200, 5, 0], ids=["longer", "shorter", "gone"])
 @pytest.mark.parametrize("kind", ["csv", "parquet", "feather", "h5", "npz", "npy"])
 def test_a_file_that_changes_between_opening_and_reading_is_one_error(kind: str, rows: int, tmp_path: Path) -> None:
     """Feather and HDF5 raised IndexError where a file had become shorter, and read the first rows of a longer one."""
-    path = written(kind, tmp_path / f"t.{kind}", 50)
+    rows_of = lambda n: pd.DataFrame(np.random.default_rng(n).normal(size=(n, 3)), columns=list("aby"))  # noqa: E731
+    path = save(rows_of(50), tmp_path / f"t.{kind}")
     source = open_tables([path], None if kind == "npy" else "y", readers=READERS)
     path.unlink()
     if rows:
-        written(kind, path, rows)
+        save(rows_of(rows), path)
     if kind == "npz":
         assert len(read_all(source).X) == 50  # open since then: the rows are those of the file that was there
         return

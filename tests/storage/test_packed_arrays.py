@@ -1,7 +1,5 @@
 """Attributes of the CF conventions are decoded as xarray does, in zarr and HDF5, or refused by name."""
 
-from __future__ import annotations
-
 import base64
 import os
 import struct
@@ -94,7 +92,6 @@ def test_attributes_are_decoded(tmp_path: Path, edition: str, name: str) -> None
     data = opened(written(tmp_path, {"x": (stored, attributes), "y": (other, {})}, edition), "y")
     found = data.source.read(0).X[:, 0]
     np.testing.assert_allclose(found.astype(np.float64), expected, rtol=1e-6)
-    assert data.source.schema is not None
     filled = sk.KernelRegressor(solver=sk.Direct(), centers=3).fit(data)
     assert np.isfinite(filled.predict(data)).all()
     assert data.source.schema.columns[0].kind == ("datetime" if "since" in attributes.get("units", "") else "number")
@@ -124,9 +121,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("edition", EDITIONS)
 @pytest.mark.parametrize(("attributes", "named"), REFUSED)
-def test_what_is_not_decoded_is_refused_by_name(
-    tmp_path: Path, edition: str, attributes: dict[str, Any], named: str
-) -> None:
+def test_what_is_not_decoded_is_refused_by_name(tmp_path, edition, attributes, named):
     other = np.arange(5.0)
     path = written(tmp_path, {"x": (DAYS, attributes), "y": (other, {}), "z": (other, {})}, edition)
     with pytest.raises(sk.DataError, match=named):

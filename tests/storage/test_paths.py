@@ -1,8 +1,9 @@
-"""A path that exists is that file or store, whatever its name has in it; ``~`` is the user's home."""
-
-from __future__ import annotations
+"""A path that exists is that data set, whatever its name has in it, and means the same wherever a worker runs."""
 
 import os
+import pickle
+import shutil
+from contextlib import chdir
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import streamkern as sk
 from streamkern.commands.parser import main
 from streamkern.serving.predictor import Predictor
+from tests.tables import save
 
 NAMES = ("a[1]", "a*", "a?b", "_a", ".a", "a b#c", "~a")
 FORMATS = ("csv", "parquet", "feather", "npy", "zarr", "zarr without an ending", "a folder of parquet")
@@ -20,19 +22,10 @@ FORMATS = ("csv", "parquet", "feather", "npy", "zarr", "zarr without an ending",
 def written(folder: Path, name: str, format: str) -> Path:
     table = pd.DataFrame({"x": np.arange(6.0), "y": np.arange(6)})
     path = folder / (name if " of " in format or " an " in format else f"{name}.{format}")
-    if format == "csv":
-        table.to_csv(path, index=False)
-    elif format == "parquet":
-        table.to_parquet(path, index=False)
-    elif format == "feather":
-        table.to_feather(path)
-    elif format == "npy":
-        np.save(path, table.to_numpy())
-    elif " of " in format:
-        path.mkdir()
-        table.to_parquet(path / "part.parquet", index=False)
-    else:
-        sk.write_zarr(str(path), table.to_numpy())
+    if " of " not in format:
+        return save(table, path)
+    path.mkdir()
+    save(table, path / "part.parquet")
     return path
 
 
@@ -48,13 +41,6 @@ def test_a_path_that_exists_is_that_data_set(tmp_path: Path, monkeypatch, name: 
         assert len(sk.open_dataset(given)) == 6
     sk.ingest(path.name, tmp_path / f"{name}.ingested.zarr")
     assert len(sk.open_dataset(tmp_path / f"{name}.ingested.zarr")) == 6
-
-
-def test_patterns_still_match_several_files_and_leave_out_those_that_spark_hides(tmp_path: Path):
-    for name in ("part-1", "part-2", "_SUCCESS", ".part-3"):
-        written(tmp_path, name, "parquet")
-    assert len(sk.open_dataset(tmp_path)) == len(sk.open_dataset(tmp_path / "*.parquet")) == 12
-    assert len(sk.open_dataset(tmp_path / "_*.parquet")) == 6
 
 
 def test_home_is_found_on_every_door(tmp_path: Path, monkeypatch):
@@ -89,3 +75,37 @@ def test_a_folder_that_exists_is_that_folder_in_a_pattern_too(tmp_path: Path, na
         written(tmp_path / name, part, format)
     assert len(sk.open_dataset(tmp_path / name / f"*.{format}")) == 12
     assert len(sk.open_dataset(tmp_path / name / f"[12].{format}")) == 12
+
+
+def rows_of_numbers(folder: Path, kind: str) -> Path:
+    X = np.arange(40.0).reshape(20, 2)
+    path = folder / f"rows.{kind}"
+    if kind == "zarr":
+        sk.write_zarr(path, X, X[:, 0])
+        return path
+    return save(pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "target": X[:, 0]}), path)
+
+
+@pytest.mark.parametrize("kind", ["zarr", "parquet", "csv", "npy"])
+def test_a_relative_path_is_that_of_the_process_that_opened_it(kind: str, tmp_path: Path):
+    """A worker in another directory reported lost chunks of a zarr store, which a sparse array would read as zeros."""
+    path = rows_of_numbers(tmp_path, kind)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with chdir(tmp_path):
+        data = sk.open_dataset(path.name, **({} if kind == "npy" else {"target": "target"}))
+    with chdir(elsewhere):
+        there = pickle.loads(pickle.dumps(data))
+        np.testing.assert_array_equal(there.source.read(0).X[:20], data.source.read(0).X[:20])
+        assert str(path) in there.source.where(0)
+
+
+@pytest.mark.parametrize("kind", ["zarr", "parquet", "csv"])
+def test_a_worker_that_does_not_see_the_data_says_where_it_looked(kind: str, tmp_path: Path):
+    path = rows_of_numbers(tmp_path, kind)
+    there = pickle.dumps(sk.open_dataset(path, target="target"))
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(sk.errors.StorageError, match=r"process \d+ on \S+ does not see the data") as caught:
+        pickle.loads(there).source.read(0)
+    assert str(path) in str(caught.value.where)
+    assert str(Path.cwd()) in str(caught.value.expected)

@@ -1,7 +1,5 @@
 """Data sets in real stores on loopback: S3 and HTTP are read as the local disk is, and no secret is ever said."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

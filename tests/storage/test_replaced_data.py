@@ -1,7 +1,5 @@
 """Data replaced by others of the same size and time: every kind of source notices, and so does what uses it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

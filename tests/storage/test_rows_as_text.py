@@ -1,7 +1,5 @@
 """What a text table says, a row of text says: rows are read by the model's schema, as files are."""
 
-from __future__ import annotations
-
 import datetime
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Sources with every facet at once, whole, joined and with rows left out: none of them loses any."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from pathlib import Path

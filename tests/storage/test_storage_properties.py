@@ -1,7 +1,5 @@
 """Any chunking, row-group size and format gives the same rows at the same numbers."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

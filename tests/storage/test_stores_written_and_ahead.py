@@ -1,7 +1,5 @@
 """Stores: an ingest to S3 is whole or not read, and chunks are read several at a time where each is a round trip."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time
@@ -42,9 +40,7 @@ def bucket(s3_server: str, upload: object, monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.slow
-def test_an_ingest_to_a_store_is_whole_or_is_not_read(
-    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ingest_to_a_store_is_whole_or_is_not_read(bucket, tmp_path, monkeypatch):
     url = f"{bucket}/rows.zarr"
     put = ingest_store.RemoteObjects.put
     sent: list[str] = []

@@ -1,13 +1,11 @@
 """Data files that a stranger made: only regular files are read, nothing outside them, and every fault is one error."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,9 +120,7 @@ def virtual(file: h5py.File, path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [external, virtual])
-def test_an_hdf5_dataset_whose_values_are_in_other_files_is_refused(
-    make: Callable[[h5py.File, Path], None], tmp_path: Path
-) -> None:
+def test_an_hdf5_dataset_whose_values_are_in_other_files_is_refused(make, tmp_path):
     """The values of a file of the machine would become rows."""
     with h5py.File(tmp_path / "data.h5", "w") as file:
         make(file, tmp_path / "secret")
@@ -200,9 +196,7 @@ def test_an_array_of_damaged_width_is_refused_before_its_chunks_are_counted(widt
      (3, {"compressors": None})],
 )  # fmt: skip
 @pytest.mark.parametrize("side", ["own", "consolidated"])
-def test_consolidated_metadata_that_say_something_else_are_refused(
-    version: Any, layout: dict[str, Any], side: str, tmp_path: Path
-) -> None:
+def test_consolidated_metadata_that_say_something_else_are_refused(version, layout, side, tmp_path):
     group = zarr.create_group(str(tmp_path / "t.zarr"), zarr_format=version)
     group.create_array("X", data=X, chunks=(20, 3), **layout)
     zarr.consolidate_metadata(str(tmp_path / "t.zarr"))

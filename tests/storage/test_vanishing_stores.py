@@ -1,9 +1,6 @@
 """Data that vanish in the middle of a run, a prediction or an ingest: one error, nothing lost, the same bits later."""
 
-from __future__ import annotations
-
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +8,6 @@ import numpy as np
 import pytest
 
 import streamkern as sk
-from streamkern.commands.parser import main
 from streamkern.errors import StorageError
 from streamkern.serving import predict_files as serving
 from tests.faults import Fault, FaultyServer
@@ -53,63 +49,51 @@ def at(when: str, go: Any) -> Any:
     return hear
 
 
-MOMENTS = [*((kind, "step") for kind in OPENED), *(("rows.zarr", when) for when in STAGES if when != "step")]
+MOMENTS = [
+    *((kind, "step", False) for kind in OPENED),
+    *(("rows.zarr", when, False) for when in STAGES if when != "step"),
+    *(
+        pytest.param(kind, when, True, marks=pytest.mark.slow)
+        for kind, when in (("rows.zarr", "step"), ("rows.zarr", "evaluate"), ("rows.parquet", "step"))
+    ),
+]
 
 
-@pytest.mark.parametrize(("kind", "when"), MOMENTS)
-def test_local_data_that_vanish_in_a_run_are_one_error_and_cost_nothing_that_was_done(
-    kind: str, when: str, tmp_path: Path
-) -> None:
-    place = tmp_path / kind
+@pytest.mark.parametrize(("kind", "when", "remote"), MOMENTS)
+def test_data_that_vanish_in_a_run_are_one_error_and_cost_nothing_that_was_done(kind, when, remote, tmp_path):
+    """Files that are gone, and a store that answers no more."""
+    place, retry = tmp_path / kind, sk.Retry(first_wait=0.05)
     KINDS[kind](place, 0)
-    whole = sk.run(job(sk.open_dataset(place, target="y")), tmp_path / "whole", threads=1)
-    data = sk.open_dataset(place, target="y")
     gone = Vanishing(place)
-    with pytest.raises(StorageError) as raised:
-        sk.run(job(data), tmp_path / "run", threads=1, checkpoint_seconds=0, listeners=(at(when, gone.go),))
-    assert str(place) in str(raised.value)
-    failed = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert failed["status"] == "failed"
-    gone.come_back()
-    result = sk.run(job(sk.open_dataset(place, target="y")), tmp_path / "run", threads=1)
+    with FaultyServer(tmp_path) as server:
+        where = f"{server.url}/{kind}" if remote else place
+        open_it = lambda: sk.open_dataset(where, target="y", columns=["a", "b"], retry=retry)  # noqa: E731
+
+        def go() -> None:
+            if remote:
+                server.plan = lambda request: Fault(drop=True)
+                vars(retry).update(timeout=1, deadline=1)  # from now on: until then the machine may be slow
+            else:
+                gone.go()
+
+        whole = sk.run(job(open_it()), tmp_path / "whole", threads=1)
+        with pytest.raises(StorageError) as raised:
+            sk.run(job(open_it()), tmp_path / "run", threads=1, checkpoint_seconds=0, listeners=(at(when, go),))
+        assert str(where) in str(raised.value)
+        assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
+        if remote:
+            server.plan, retry = None, sk.Retry()
+        else:
+            gone.come_back()
+        result = sk.run(job(open_it()), tmp_path / "run", threads=1)
     assert result["weights_sha256"] == whole["weights_sha256"]
     assert result["metrics"] == whole["metrics"]
     done = {stage["name"] for stage in result["stages"] if stage["cached"]}
     assert done >= {"centers": {"statistics"}, "step": {"statistics", "centers"}}.get(when, set())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "when"), [("rows.zarr", "step"), ("rows.zarr", "evaluate"), ("rows.parquet", "step")])
-def test_a_remote_store_that_vanishes_in_a_run_is_one_error_and_costs_nothing_that_was_done(
-    kind: str, when: str, tmp_path: Path
-) -> None:
-    KINDS[kind](tmp_path / kind, 0)
-    with FaultyServer(tmp_path) as server:
-        url = f"{server.url}/{kind}"
-        retry = sk.Retry(first_wait=0.05)
-        open_it = lambda: sk.open_dataset(url, target="y", columns=["a", "b"], retry=retry)  # noqa: E731
-        whole = sk.run(job(open_it()), tmp_path / "whole", threads=1)
-        data = open_it()
-
-        def go() -> None:
-            server.plan = lambda request: Fault(drop=True)
-            vars(retry).update(timeout=1, deadline=1)  # from now on: until then the machine may be slow
-
-        with pytest.raises(StorageError) as raised:
-            sk.run(job(data), tmp_path / "run", threads=1, checkpoint_seconds=0, listeners=(at(when, go),))
-        assert url in str(raised.value)
-        assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "failed"
-        server.plan = None
-        retry = sk.Retry()
-        result = sk.run(job(open_it()), tmp_path / "run", threads=1)
-    assert result["weights_sha256"] == whole["weights_sha256"]
-    assert result["metrics"] == whole["metrics"]
-
-
 @pytest.mark.parametrize("kind", [*OPENED, "http"])
-def test_data_that_vanish_in_a_prediction_are_one_error_and_parts_that_were_written_stay(
-    kind: str, tmp_path: Path
-) -> None:
+def test_data_that_vanish_in_a_prediction_are_one_error_and_parts_that_were_written_stay(kind, tmp_path):
     stored = "rows.zarr" if kind == "http" else kind
     place = tmp_path / stored
     KINDS[stored](place, 0)
@@ -134,6 +118,8 @@ def test_data_that_vanish_in_a_prediction_are_one_error_and_parts_that_were_writ
             sk.predict(model, data, tmp_path / "out.parquet", on_progress=go, **options)
         assert str(data) in str(raised.value)
         assert not (tmp_path / "out.parquet").exists()
+        with pytest.raises(StorageError, match="rows|folder"):
+            serving.evaluate(model, data, "y")
         gone.come_back()
         made = sk.predict(model, data, tmp_path / "out.parquet", **options)
     assert 0 < made.kept <= made.rows
@@ -152,17 +138,3 @@ def test_data_that_vanish_in_an_ingest_are_one_error_and_nothing_is_put_in_place
     gone.come_back()
     sk.ingest(place, tmp_path / "out.zarr", target="y")
     assert len(sk.open_dataset(tmp_path / "out.zarr", target="y")) >= N
-
-
-def test_data_that_vanish_before_a_command_are_one_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    KINDS["rows.zarr"](tmp_path / "rows.zarr", 0)
-    model = sk.KernelRegressor(sk.Laplace("median"), centers=20, solver=sk.Direct(1e-3)).fit(
-        sk.open_dataset(tmp_path / "rows.zarr", target="y")
-    )
-    model.save(tmp_path / "m")
-    shutil.rmtree(tmp_path / "rows.zarr")
-    for words in (["inspect"], ["evaluate", str(tmp_path / "m"), "--target", "y"]):
-        assert main([words[0], *words[1:2], str(tmp_path / "rows.zarr"), *words[2:]]) == 1
-        said = capsys.readouterr().err
-        assert "rows.zarr" in said
-        assert "Traceback" not in said

@@ -6,8 +6,6 @@ events tell of them, so that the steps are those that are taken and no list of t
 module is put through it; this file is the program that is killed as well.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import gc
@@ -135,7 +133,6 @@ def predicted(old: str, new: str) -> User:
 
     def read(folder: Path) -> int:
         place = atomic_writes.target_or_previous(folder / "out")
-        assert place is not None
         which = record_at(place)["fingerprint"]
         inside = place if place.is_file() else place / "prediction"
         columns = ["prediction"] if place.is_file() else None
@@ -347,8 +344,6 @@ FAULTS = [*((name, "kill") for name in USERS if name not in COVERED), *((name, "
 def ask() -> Iterator[Callable[..., str]]:
     """Asks this file, as a program that has imported everything once."""
     with subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as p:
-        assert p.stdin is not None
-        assert p.stdout is not None
         asked, answers = p.stdin, p.stdout
 
         def one(*what: str) -> str:
@@ -360,18 +355,14 @@ def ask() -> Iterator[Callable[..., str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "fault"), FAULTS, ids=[f"{name}, {fault}" for name, fault in FAULTS])
-def test_at_every_step_the_old_one_or_the_new_one_is_there_and_the_next_process_goes_on(
-    name: str, fault: str, tmp_path: Path, ask: Callable[..., str]
-) -> None:
+def test_at_every_step_the_old_one_or_the_new_one_is_there_and_the_next_process_goes_on(name, fault, tmp_path, ask):
     answer = ask(name, str(tmp_path / "folder"), fault)
     assert answer, (tmp_path / "said").read_text()[-3000:]
     steps = int(answer)
     assert steps >= (5 if fault == "full disk" else 9), "few steps: are they counted?"
 
 
-def test_everything_is_on_the_disk_before_it_gets_its_name_and_the_name_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_everything_is_on_the_disk_before_it_gets_its_name_and_the_name_after(tmp_path, monkeypatch):
     """What a power cut may take: a file that was not synced, and a name whose directory was not."""
     order: list[str] = []
     sync, exchange = atomic_writes._sync, atomic_writes._exchange
@@ -438,7 +429,6 @@ with locked(Path(sys.argv[1])):
 
 def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
         holder.stdout.readline()
         with pytest.raises(sk.errors.BusyError, match=rf"process {holder.pid}\b"), atomic_writes.locked(tmp_path):
             pass
@@ -449,9 +439,7 @@ def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
         assert atomic_writes.lock_owner(tmp_path / ".lock") == os.getpid()
 
 
-def test_a_lock_whose_file_was_removed_while_it_was_waited_for_is_taken_on_the_new_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_whose_file_was_removed_while_it_was_waited_for_is_taken_on_the_new_file(tmp_path, monkeypatch):
     """A workspace is removed with its lock when it is done: whoever had waited held a file without a name."""
     folder, inside, waited = tmp_path / "work", [], threading.Event()
 
@@ -479,9 +467,7 @@ def test_a_lock_whose_file_was_removed_while_it_was_waited_for_is_taken_on_the_n
 
 
 @pytest.mark.parametrize("moment", ["mkdir", "open"])
-def test_a_directory_removed_while_its_lock_is_taken_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
+def test_a_directory_removed_while_its_lock_is_taken_is_made_again(tmp_path, monkeypatch, moment):
     folder, removed = tmp_path / "work", []
     owner, name = (os, "mkdir") if moment == "mkdir" else (os, "open")
     real = getattr(owner, name)
@@ -500,9 +486,7 @@ def test_a_directory_removed_while_its_lock_is_taken_is_made_again(
     assert removed
 
 
-def test_after_an_exchange_the_old_data_are_not_taken_for_parts_of_the_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_an_exchange_the_old_data_are_not_taken_for_parts_of_the_new(tmp_path, monkeypatch):
     """Killed between exchange and removal, and then the user moved the result away."""
     work = atomic_writes.Workspace(tmp_path / "out", "ingest", "room")
     (tmp_path / "out").mkdir()
