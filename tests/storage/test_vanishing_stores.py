@@ -118,7 +118,7 @@ def test_data_that_vanish_in_a_prediction_are_one_error_and_parts_that_were_writ
             sk.predict(model, data, tmp_path / "out.parquet", on_progress=go, **options)
         assert str(data) in str(raised.value)
         assert not (tmp_path / "out.parquet").exists()
-        with pytest.raises(StorageError, match="rows|folder"):
+        with pytest.raises(StorageError, match=r"rows|folder"):
             serving.evaluate(model, data, "y")
         gone.come_back()
         made = sk.predict(model, data, tmp_path / "out.parquet", **options)
