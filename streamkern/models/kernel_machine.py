@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -130,7 +130,7 @@ class KernelMachine(CalibratedModel):
         return f"KernelMachine({basis}, {len(self.Z):,} centers, {self.n_features:,} features, {targets})"
 
     @classmethod
-    def of(cls, fitted: Fitted, **metadata: Any) -> KernelMachine:
+    def of(cls, fitted: Fitted, **metadata: Any) -> Self:
         """Return the model from ``fitted``, the result of a training. Keywords are added to its ``metadata``."""
         problem, outcome = fitted.problem, fitted.outcome
         facts = {

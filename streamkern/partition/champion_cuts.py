@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.data.dataset import Dataset
 from streamkern.data.statistics import Statistics
 from streamkern.data.targets import Classes, Encoding
 from streamkern.errors import UnlikeChampionError
@@ -64,13 +63,6 @@ def settings_digest(recipe: Recipe, partition: Partition) -> str:
         without_champion(partition).to_json(), [described(step) for step in preprocessing_steps(recipe)], recipe.task,
         recipe.dtype, recipe.seed, described(recipe.kernel), described(recipe.metric),
     )  # fmt: skip
-
-
-def rows_like_champion(recipe: Recipe, champion: PartitionedMachine) -> Dataset:
-    """Return the training rows with the champion's preprocessing."""
-    scan, _ = champion.blocks(recipe.train)
-    rows: Dataset = scan.assembly.dataset
-    return rows
 
 
 def champion_encoding(facts: Statistics, champion: PartitionedMachine) -> Statistics:

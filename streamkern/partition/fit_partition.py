@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,11 +45,11 @@ from streamkern.fitting.stages import (
 )
 from streamkern.kernels import Kernel, Laplace, is_open, kernel_from_json
 from streamkern.memory import release_free_memory
-from streamkern.models.cut_tree import CutTree, Partition
+from streamkern.models.cut_tree import CutTree
 from streamkern.models.kernel_machine import KernelMachine, from_artifact
 from streamkern.models.partitioned_machine import LeafBasis, Leaves, PartitionedMachine, leaves_in_memory
-from streamkern.partition.champion_cuts import champion_encoding, champion_of, rows_like_champion, settings_digest
-from streamkern.partition.grow_tree import GrownTree, TreeBuilder, counting_sweeps, direction_work, sample_rows
+from streamkern.partition.champion_cuts import champion_encoding, champion_of, settings_digest
+from streamkern.partition.grow_tree import GrownTree, TreeBuilder, counting_sweeps, direction_work
 from streamkern.partition.joint_calibration import (
     fit_joint_intervals,
     fit_joint_probabilities,
@@ -106,12 +106,6 @@ class PartitionFit(TrainingRows):
     problem: Problem = field(init=False)
     outcome: Outcome = field(init=False)
     calibration: Calibration | None = None
-
-    @property
-    def partition(self) -> Partition:
-        """How rows are cut."""
-        cut: Partition = self.recipe.partition
-        return cut
 
     @property
     def search(self) -> Search | None:
@@ -213,7 +207,7 @@ def stages_of_leaves(recipe: Recipe) -> tuple[Stage, ...]:
     champion = champion_of(recipe.partition)
     if champion is None:
         return (*preparation(recipe), KERNEL_OF_LEAVES, *LEAF_STAGES)
-    like = step(lambda fit: setattr(fit, "data", rows_like_champion(recipe, champion)))
+    like = step(lambda fit: setattr(fit, "data", champion.dataset(recipe.train)))  # with its preprocessing
     known = step(lambda fit: setattr(fit, "facts", champion_encoding(fit.known, champion)))
     return (like, STATISTICS, known, *LEAF_STAGES)
 
@@ -237,7 +231,7 @@ KERNEL_OF_LEAVES = replace(
 
 def _look_at_rows(fit: PartitionFit) -> None:
     note_rows(fit)
-    champion, choice = champion_of(fit.partition), fit.choice
+    champion, choice = champion_of(fit.recipe.partition), fit.choice
     if fit.recipe.train.roles is not None:  # a leaf, which would hold rows out at random, does not know them
         fit.settings = replace(fit.settings, recipe=replace(fit.settings.recipe, metric=None))
     if fit.recipe.threshold is not None:
@@ -257,7 +251,7 @@ def _look_at_rows(fit: PartitionFit) -> None:
 
 def _center_rows(fit: PartitionFit) -> None:
     invariant = fit.recipe.kernel is None or fit.recipe.kernel.translation_invariant
-    if champion_of(fit.partition) is None:  # the champion's origin stays
+    if champion_of(fit.recipe.partition) is None:  # the champion's origin stays
         fit.data = subtract_offsets(fit.data, fit.known, invariant, fit.dtype)
     require_range(fit.data, fit.known, fit.dtype, centred=invariant)
 
@@ -273,10 +267,8 @@ def _open_rows(fit: PartitionFit) -> None:
 
 
 def _grow(fit: PartitionFit) -> GrownTree:
-    champion = champion_of(fit.partition)
-    grown = _grow_tree(fit) if champion is None else _champion_tree(champion.tree, fit)
-    release_free_memory()
-    return grown
+    champion = champion_of(fit.recipe.partition)
+    return _after_release(_grow_tree(fit) if champion is None else _champion_tree(champion.tree, fit))
 
 
 def _grow_tree(fit: PartitionFit) -> GrownTree:
@@ -286,7 +278,7 @@ def _grow_tree(fit: PartitionFit) -> GrownTree:
     def keep(name: str, tree: CutTree, compute: Callable[[], GrownTree]) -> GrownTree:
         def key() -> tuple[Any, ...]:
             return (
-                rows_key(data), described(fit.partition), tree.fingerprint, encoding_to_json(assembly.encoding),
+                rows_key(data), described(recipe.partition), tree.fingerprint, encoding_to_json(assembly.encoding),
                 recipe.seed, recipe.dtype, None if weights is None else weights.tolist(), platform.machine(),
             )  # fmt: skip
 
@@ -296,21 +288,18 @@ def _grow_tree(fit: PartitionFit) -> GrownTree:
         return leaf_rows.scatter(tree).counts
 
     counting = count if leaf_rows.stored else None
-    grown = TreeBuilder(fit.partition, assembly, fit.executor, recipe.seed, counting, weights).grow(keep)
+    grown = TreeBuilder(recipe.partition, assembly, fit.executor, recipe.seed, counting, weights).grow(keep)
     if leaf_rows.stored:  # known already, unless the last cuts are not those of the sample
         grown = replace(grown, counts=count(grown.tree))
     least, most, trees = int(grown.counts.min()), int(grown.counts.max()), grown.tree.trees
     doubled = max(0.0, int(grown.counts.sum()) / trees / data.base_rows - 1)  # some rows may have no weight
+    in_trees = f" in {trees} trees, whose outputs are averaged" if trees > 1 else ""
     runner.choice(
-        f"partition: {grown.tree.leaves:,} leaves of {least:,} to {most:,} rows{_in_trees(trees)}; "
+        f"partition: {grown.tree.leaves:,} leaves of {least:,} to {most:,} rows{in_trees}; "
         f"{doubled:.1%} of the rows lie at a border and are trained on both sides",
         leaves=grown.tree.leaves,
     )
     return grown
-
-
-def _in_trees(trees: int) -> str:
-    return f" in {trees} trees, whose outputs are averaged" if trees > 1 else ""
 
 
 def _after_release(found: T) -> T:
@@ -343,26 +332,20 @@ def _take_tree(fit: PartitionFit, grown: GrownTree) -> None:
 
 
 def _levels_memory(shape: PartitionShape) -> int:
-    data = shape.dataset
-    sample = 3 * sample_rows(shape.recipe.partition, data.base_rows, data.n_features * shape.itemsize) * shape.row
+    sample = 3 * shape.sample_rows * shape.row
     copies = 2  # times the rows of a block are held that is routed to leaves
-    centred = 3 * 8 * VARIANCE_ROWS * data.n_features
+    centred = 3 * 8 * VARIANCE_ROWS * shape.dataset.n_features
     # Or of the fingerprints of rows by leaf.
     return max(shape.sweeping + sample + shape.slots * max(copies * BLOCK_BYTES, centred), shape.runs)
 
 
 def _levels_work(shape: PartitionShape) -> StageWork:
-    data, size, cuts = shape.dataset, shape.leaf.size, shape.leaves - 1
-    sample = sample_rows(shape.recipe.partition, data.base_rows, data.n_features * shape.itemsize)
-    sweeps = 1 + counting_sweeps(data.base_rows, sample, shape.leaves // shape.trees, not data.source.in_memory)
-    found = cuts * direction_work(size, shape.leaf_rows)
+    rows, stored = shape.dataset.base_rows, not shape.dataset.source.in_memory
+    sweeps = 1 + counting_sweeps(rows, shape.sample_rows, shape.leaves // shape.trees, stored)
+    found = (shape.leaves - 1) * direction_work(shape.leaf.size, shape.leaf_rows)
     return StageWork(
         sweeps * shape.stored_rows, sweeps, sweeps * shape.stored_bytes, found, scanned=sweeps * shape.stored_rows
     )
-
-
-def _sweep_work(shape: PartitionShape) -> StageWork:
-    return StageWork(shape.stored_rows, 1, shape.stored_bytes, scanned=shape.stored_rows)
 
 
 # ------------------------------------------------------------------------------------------------ weights of features
@@ -373,46 +356,31 @@ def _probes(fit: PartitionFit | PartitionShape) -> bool:
     return fit.probed > 0 if isinstance(fit, PartitionShape) else fit.choice is not None and fit.shape.probed > 0
 
 
-def _probe_settings(fit: PartitionFit) -> LeafSettings:
-    return replace(fit.settings, encoding=fit.encoding)
-
-
 def _learn_weights(fit: PartitionFit) -> Array:
     assembly, seed = fit.rows_of_leaves.assembly, fit.recipe.seed
+    one_tree = replace(fit.recipe.partition, trees=1)
     # The cuts that a sample finds will do: no row is counted.
-    builder = TreeBuilder(
-        replace(fit.partition, trees=1),
-        assembly,
-        fit.executor,
-        seed,
-        lambda tree: np.zeros(tree.leaves, dtype=np.int64),
-    )
+    builder = TreeBuilder(one_tree, assembly, fit.executor, seed, lambda tree: np.zeros(tree.leaves, dtype=np.int64))
 
     def grow(weights: Array | None) -> CutTree:
         builder.weights = weights
         return builder.grow(lambda name, tree, compute: compute()).tree
 
-    shape = fit.shape
-    probe = Probe(_probe_settings(fit), assembly, grow, fit.executor, shape.probed_at_once, shape.budget)
+    settings, shape = replace(fit.settings, encoding=fit.encoding), fit.shape
+    probe = Probe(settings, assembly, grow, fit.executor, shape.probed_at_once, shape.budget)
     return _after_release(probe.weights())
 
 
 def _weights_key(fit: PartitionFit) -> tuple[Any, ...]:
     assembly = fit.rows_of_leaves.assembly
-    return (
-        rows_key(assembly.dataset), described(fit.partition), encoding_to_json(assembly.encoding),
-        *_probe_settings(fit).identity,
-    )  # fmt: skip
+    cut = described(fit.recipe.partition)
+    return rows_key(assembly.dataset), cut, encoding_to_json(assembly.encoding), *fit.settings.identity
 
 
 def _take_weights(fit: PartitionFit, weights: Array) -> None:
     if len(weights):
         fit.weights[0] = weights
         fit.runner.choice(f"metric: weights of the features are learned in leaves, {fit.shape.probed} of a tree")
-
-
-def _probe_memory(shape: PartitionShape) -> int:
-    return max(_levels_memory(shape), shape.probing + (shape.probed_at_once * shape.each if shape.here else 0))
 
 
 def _probe_work(shape: PartitionShape) -> StageWork:
@@ -430,14 +398,6 @@ def _train_leaves(fit: PartitionFit) -> list[dict[str, Any]]:
         fit.weights, fit.choice is not None and fit.grown.tree.trees > 1,
     )  # fmt: skip
     return training.leaves()
-
-
-def _close_rows(fit: PartitionFit, found: list[dict[str, Any]]) -> None:
-    fit.held.close()
-
-
-def _leaf_work(shape: PartitionShape) -> StageWork:
-    return _work_of_leaves(shape, shape.leaves)
 
 
 def _work_of_leaves(shape: PartitionShape, leaves: int) -> StageWork:
@@ -510,7 +470,10 @@ LEAF_STAGES: tuple[Stage, ...] = (
     step(_open_rows),
     Stage(
         "weights", _learn_weights, take=_take_weights, key=_weights_key, when=_probes,
-        memory=_probe_memory, work=_probe_work,
+        memory=lambda shape: max(
+            _levels_memory(shape), shape.probing + (shape.probed_at_once * shape.each if shape.here else 0)
+        ),
+        work=_probe_work,
         why=lambda shape: (f"weights of the features are learned in {shape.probed} leaves first",),
     ),
     Stage(
@@ -522,10 +485,12 @@ LEAF_STAGES: tuple[Stage, ...] = (
     ),
     Stage(
         "scatter", lambda fit: None, when=lambda fit: isinstance(fit, PartitionShape),  # as rows are counted, or read
-        memory=lambda shape: shape.in_order or shape.runs, work=_sweep_work,
+        memory=lambda shape: shape.in_order or shape.runs,
+        work=lambda shape: StageWork(shape.stored_rows, 1, shape.stored_bytes, scanned=shape.stored_rows),
     ),
     Stage(
-        "leaves", _train_leaves, "leaves", _close_rows, parts=True, work=_leaf_work,
+        "leaves", _train_leaves, "leaves", lambda fit, found: fit.held.close(), parts=True,
+        work=lambda shape: _work_of_leaves(shape, shape.leaves),
         why=lambda shape: (
             f"solver of a leaf: {shape.leaf.solver.to_json()['name']}, "
             f"{shape.leaf.cost_estimate.work_estimate.passes} pass(es) at most",
@@ -553,39 +518,28 @@ EVALUATE_LEAVES = replace(
 # ---------------------------------------------------------------------------------------------------------- the model
 
 
-def partition_summary(fit: PartitionFit) -> dict[str, Any]:
-    """Details of the leaves, for reports."""
-    return {
-        "leaves": len(fit.leaves),
-        "depth": fit.grown.tree.depth,
-        "constant": int((~np.isnan(fit.constants).any(axis=1)).sum()),
-        "rows_trained": sum(each["rows"] for each in fit.leaves),
-        "by_leaf": fit.leaves,
-    }
-
-
 def fitted_partition(fit: PartitionFit) -> Fitted:
     """The result of a fit in leaves, with its model."""
-    summary, metric = partition_summary(fit), None if fit.choice is None else fit.choice.metric
+    sizes = [each["rows"] for each in fit.leaves]
+    cuts: dict[str, Any] = {"leaves": len(sizes), "depth": fit.grown.tree.depth}
+    constant = int((~np.isnan(fit.constants).any(axis=1)).sum())
+    summary = cuts | {"constant": constant, "rows_trained": sum(sizes), "by_leaf": fit.leaves}
     report = {"partition": summary, **({"preprocess": fit.notes} if fit.notes else {})}
+    metric = None if fit.choice is None else fit.choice.metric
     found = Fitted(
         fit.problem, fit.outcome, report, fit.projected, None, metric, fit.columns, fit.choice, fit.calibration
     )
-    base = KernelMachine.of(found)
-    given = {each.name: getattr(base, each.name) for each in fields(KernelMachine)}
-    cuts: dict[str, Any] = {name: summary[name] for name in ("leaves", "depth")}
-    cuts["request"] = settings_digest(fit.recipe, fit.partition)
+    model = PartitionedMachine.of(found)
+    cuts["request"] = settings_digest(fit.recipe, fit.recipe.partition)
     if fit.settings.ridge is not None:
         cuts["ridge"] = list(fit.settings.ridge)
     if any(each is not None for each in fit.weights):
         cuts["weights"] = [None if each is None else each.tolist() for each in fit.weights]
-    metadata = base.metadata | {"partition": cuts}
-    sizes = [each["rows"] for each in fit.leaves]
+    metadata = model.metadata | {"partition": cuts}
     if any(model is not None and "metric" in model.metadata for model in fit.models):
         metadata |= {"metric": _importances(fit.models, np.array(sizes, float), fit.columns, fit.data.n_features)}
     leaves = leaves_in_memory(fit.models, fit.constants, sizes)
-    model = PartitionedMachine(**given | {"metadata": metadata}, tree=fit.grown.tree, leaves=leaves)
-    return found._replace(model=model)
+    return found._replace(model=replace(model, metadata=metadata, tree=fit.grown.tree, leaves=leaves))
 
 
 def _count_warnings(found: list[dict[str, Any]]) -> list[tuple[str, int]]:

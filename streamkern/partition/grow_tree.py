@@ -42,7 +42,7 @@ from streamkern.engine.operation_counts import Operations, eigh
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, Parts
 from streamkern.models.cut_tree import CutTree, Partition
-from streamkern.partition.leaf_rows import routed_scan
+from streamkern.partition.leaf_rows import routed_scan, row_bytes
 from streamkern.rng import Draw
 from streamkern.storage.serialize import serializable_as
 from streamkern.sweep import ScanWork, gather_weighted, sweep
@@ -77,35 +77,23 @@ class SampledAxis(NamedTuple):
     t: Array
 
 
-@dataclass(frozen=True, eq=False)
-class LeafEdgeCounts:
-    """Contributes the rows of each leaf, and then how many of the leaves in ``lines`` lie between edges, int64."""
-
-    tree: CutTree
-    lines: dict[int, Axis]
-
-    def __call__(self, block: Block, state: Any) -> Parts:
-        rows = np.zeros(self.tree.leaves, dtype=np.int64)
-        counts = {leaf: np.zeros(len(line.edges) + 1, dtype=np.int64) for leaf, line in self.lines.items()}
-        for leaf, at in self.tree.training(block.X, block.w):
-            rows[leaf] = len(at)
-            if leaf in counts:
-                counts[leaf] = self.lines[leaf].counts(host_loops().project(block.X[at], self.lines[leaf].direction))
-        return (np.concatenate([rows, *counts.values()]),)
+def _count_rows(tree: CutTree, lines: dict[int, Axis], block: Block, state: Any) -> Parts:
+    """Contribute the rows of each leaf, and then how many of the leaves in ``lines`` lie between edges, int64."""
+    rows = np.zeros(tree.leaves, dtype=np.int64)
+    counts = {leaf: np.zeros(len(line.edges) + 1, dtype=np.int64) for leaf, line in lines.items()}
+    for leaf, at in tree.training(block.X, block.w):
+        rows[leaf] = len(at)
+        if leaf in counts:
+            counts[leaf] = lines[leaf].counts(host_loops().project(block.X[at], lines[leaf].direction))
+    return (np.concatenate([rows, *counts.values()]),)
 
 
-@dataclass(frozen=True, eq=False)
-class ValueTally:
-    """Contributes rows by their value of a direction (d,): of ``codes`` a whole number, which rounding moves."""
-
-    direction: Array
-    codes: bool
-
-    def __call__(self, block: Block, state: Any) -> Parts:
-        X = block.X if block.w is None else block.X[block.w > 0]
-        t = host_loops().project(X, self.direction)
-        values, counts = np.unique(np.round(t, 3) if self.codes else t, return_counts=True)
-        return (ValueCounts(zip(values.tolist(), counts.tolist(), strict=True)),)
+def _tally(direction: Array, codes: bool, block: Block, state: Any) -> Parts:
+    """Contribute rows by their value of a direction (d,): of ``codes`` a whole number, which rounding moves."""
+    X = block.X if block.w is None else block.X[block.w > 0]
+    t = host_loops().project(X, direction)
+    values, counts = np.unique(np.round(t, 3) if codes else t, return_counts=True)
+    return (ValueCounts(zip(values.tolist(), counts.tolist(), strict=True)),)
 
 
 class ValueCounts(dict[float, int]):
@@ -202,8 +190,7 @@ class TreeBuilder:
 
     @property
     def _sample_rows(self) -> int:
-        data = self.assembly.dataset
-        return sample_rows(self.partition, data.base_rows, data.n_features * self.assembly.dtype.itemsize)
+        return sample_rows(self.partition, self.assembly.dataset.base_rows, row_bytes(self.assembly))
 
     @property
     def _whole(self) -> bool:
@@ -218,8 +205,7 @@ class TreeBuilder:
         return X, w
 
     def _from_sample(self, grown: GrownTree) -> GrownTree:
-        (X, w), n = self.sample, self.assembly.dataset.base_rows
-        whole = self._whole
+        (X, w), n, whole = self.sample, self.assembly.dataset.base_rows, self._whole
 
         def expected(rows: int) -> int:
             """No fewer rows than there probably are."""
@@ -238,8 +224,7 @@ class TreeBuilder:
                 left, right = (-1 - grown.tree.children[node]).tolist()
                 at[left], at[right] = (at[left][side] for side in grown.tree.sides(node, found[left].t))
         if not whole and not self._left_open(grown):
-            (counts,) = sweep(self.executor, ScanWork(routed_scan(self.assembly), LeafEdgeCounts(grown.tree, {})))
-            grown = replace(grown, counts=np.asarray(counts))
+            grown = replace(grown, counts=self._counted(grown.tree, {}))
         return grown
 
     def _level(self, grown: GrownTree, chosen: list[int]) -> GrownTree:
@@ -247,10 +232,13 @@ class TreeBuilder:
         at = dict(grown.tree.training(X, w))
         lines, bins = {leaf: each.axis for leaf, each in self._found(grown.tree, chosen, at).items()}, []
         if lines:
-            (totals,) = sweep(self.executor, ScanWork(routed_scan(self.assembly), LeafEdgeCounts(grown.tree, lines)))
             ends = np.cumsum([len(line.edges) + 1 for line in lines.values()])
-            bins = np.split(np.asarray(totals)[grown.tree.leaves :], ends[:-1])
+            bins = np.split(self._counted(grown.tree, lines)[grown.tree.leaves :], ends[:-1])
         return self._cut(grown, chosen, lines, bins, int)
+
+    def _counted(self, tree: CutTree, lines: dict[int, Axis]) -> IntArray:
+        (counts,) = sweep(self.executor, ScanWork(routed_scan(self.assembly), partial(_count_rows, tree, lines)))
+        return np.asarray(counts)
 
     def _found(self, tree: CutTree, chosen: list[int], at: dict[int, IntArray]) -> dict[int, SampledAxis]:
         X, w = self.sample
@@ -339,7 +327,7 @@ class TreeBuilder:
         return GrownTree(tree, np.array(counts, dtype=np.int64), np.zeros(len(counts), dtype=bool))
 
     def _values(self, direction: Array, column: str, codes: bool) -> dict[float, int]:
-        (found,) = sweep(self.executor, ScanWork(Scan(self.assembly), ValueTally(direction, codes)))
+        (found,) = sweep(self.executor, ScanWork(Scan(self.assembly), partial(_tally, direction, codes)))
         if len(found) > MAX_VALUES:
             raise UsageError(
                 f"The column {column!r} has more than {MAX_VALUES:,} values.",

@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,7 +61,7 @@ class LeafIds:
     @classmethod
     def of(cls, assembly: Assembly, tree: CutTree, executor: Executor) -> LeafIds:
         """Sweep once over the rows: 8 bytes for each are kept."""
-        (pieces,) = sweep(executor, ScanWork(routed_scan(assembly), _RoutedIds(tree)))
+        (pieces,) = sweep(executor, ScanWork(routed_scan(assembly), partial(_routed_ids, tree)))
         ids: list[list[IntArray]] = [[np.empty(0, dtype=np.int64)] for _ in range(tree.leaves)]
         for leaf, some in pieces:
             ids[leaf].append(some)
@@ -83,7 +84,7 @@ class RowsOfSomeLeaves:
     @classmethod
     def of(cls, assembly: Assembly, tree: CutTree, some: Sequence[int], executor: Executor) -> RowsOfSomeLeaves:
         """Sweep once over the rows."""
-        (pieces,) = sweep(executor, ScanWork(routed_scan(assembly), _RoutedRows(tree, frozenset(some))))
+        (pieces,) = sweep(executor, ScanWork(routed_scan(assembly), partial(_routed_rows, tree, frozenset(some))))
         found: dict[int, list[Leaf]] = {}
         for leaf, rows in pieces:
             found.setdefault(leaf, []).append(rows)
@@ -97,23 +98,14 @@ def _joined(parts: tuple[Array | None, ...]) -> Any:
     return None if parts[0] is None else np.concatenate(parts)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, eq=False)
-class _RoutedRows:
-    tree: CutTree
-    some: frozenset[int]
-
-    def __call__(self, block: Block, state: Any) -> Parts:
-        found = ((leaf, at) for leaf, at in self.tree.training(block.X, block.w) if leaf in self.some)
-        values = (block.X, block.y, block.w)
-        return (Stack((leaf, Leaf(*(None if v is None else v[at] for v in values))) for leaf, at in found),)  # type: ignore[arg-type]
+def _routed_rows(tree: CutTree, some: frozenset[int], block: Block, state: Any) -> Parts:
+    found = ((leaf, at) for leaf, at in tree.training(block.X, block.w) if leaf in some)
+    values = (block.X, block.y, block.w)
+    return (Stack((leaf, Leaf(*(None if v is None else v[at] for v in values))) for leaf, at in found),)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, eq=False)
-class _RoutedIds:
-    tree: CutTree
-
-    def __call__(self, block: Block, state: Any) -> Parts:
-        return (Stack((leaf, block.ids[rows]) for leaf, rows in self.tree.training(block.X, block.w)),)
+def _routed_ids(tree: CutTree, block: Block, state: Any) -> Parts:
+    return (Stack((leaf, block.ids[rows]) for leaf, rows in tree.training(block.X, block.w)),)
 
 
 @serializable_as("Prints")
@@ -234,17 +226,18 @@ LeafRows = LeafIds | LeafRuns | RowsOfSomeLeaves
 
 def routed_scan(assembly: Assembly) -> Scan:
     """Scan all rows in blocks that are routed to leaves, none larger than a run."""
-    row = _row_bytes(assembly)
+    row = row_bytes(assembly)
     return Scan(assembly, max(1, min(max(_BLOCK_ROWS, BLOCK_BYTES // row), RUN_BYTES // row)))
 
 
 def first_blocks(scan: Scan) -> IntArray:
     """Return each run's first block, and their number: by the ids of rows, so that rows at the end move none."""
-    run_rows = max(1, RUN_BYTES // _row_bytes(scan.assembly))
+    run_rows = max(1, RUN_BYTES // row_bytes(scan.assembly))
     return np.append(np.flatnonzero(np.diff(scan.spans[0] // run_rows, prepend=-1)), len(scan))
 
 
-def _row_bytes(assembly: Assembly) -> int:
+def row_bytes(assembly: Assembly) -> int:
+    """Return the bytes of an encoded row."""
     return assembly.dataset.n_features * assembly.dtype.itemsize
 
 

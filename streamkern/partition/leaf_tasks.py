@@ -10,7 +10,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,7 @@ from streamkern.data import from_arrays
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_order import Scan
 from streamkern.data.targets import Encoding, as_values, encoding_to_json
-from streamkern.defaults import (
-    GRADIENT_ROWS,
-    MIN_GRADIENT_ROWS_OF_LEAF,
-    MIN_LEAF_METRIC_ROWS,
-)
+from streamkern.defaults import GRADIENT_ROWS, MIN_GRADIENT_ROWS_OF_LEAF, MIN_LEAF_METRIC_ROWS
 from streamkern.errors import NumericalError, StreamkernError
 from streamkern.execute.base import Executor
 from streamkern.execute.threads_executor import ThreadsExecutor
@@ -224,13 +220,15 @@ class LeafTraining:
 
     def _key(self, settings: LeafSettings) -> Callable[[int], tuple[Any, ...]]:
         """A function from a leaf's number to all that the leaf depends on; made on demand, as its digests are."""
-        common: list[str] = []
+
+        @cache
+        def common() -> str:
+            encoding = encoding_to_json(self.leaf_rows.assembly.encoding)
+            return digest(self.grown.tree.fingerprint, encoding, *settings.identity)
 
         def key(leaf: int) -> tuple[Any, ...]:
-            if not common:
-                common.append(self._common(settings))
             every = bool(self.grown.counts[leaf] <= settings.full_kernel_limit)  # whether all its rows are centers
-            return common[0], leaf, self.fingerprints.digests[leaf], every
+            return common(), leaf, self.fingerprints.digests[leaf], every
 
         return key
 
@@ -243,11 +241,6 @@ class LeafTraining:
     def rows(self) -> LeafRows:
         """The rows of leaves, which both trees read."""
         return self.leaf_rows.rows(self.grown.tree)
-
-    def _common(self, settings: LeafSettings) -> str:
-        """Digest of everything that all leaves of a tree depend on besides their rows."""
-        encoding = self.leaf_rows.assembly.encoding
-        return digest(self.grown.tree.fingerprint, encoding_to_json(encoding), *settings.identity)
 
 
 def fitted_leaves(

@@ -13,18 +13,9 @@ from streamkern.costs.dry_run import nominal_work
 from streamkern.costs.fit_shape import FitShape
 from streamkern.costs.footprint import Footprint, footprint, projection
 from streamkern.data.dataset import Dataset
-from streamkern.defaults import (
-    LIBRARY_BYTES,
-    MAX_SEARCH_SHARE,
-    THREAD_BYTES,
-)
+from streamkern.defaults import LIBRARY_BYTES, MAX_SEARCH_SHARE, THREAD_BYTES
 from streamkern.errors import PlanRefusedError
-from streamkern.fitting.memory_projection import (
-    likely_outputs,
-    planned_rows,
-    preprocessing_steps,
-    shape_of,
-)
+from streamkern.fitting.memory_projection import likely_outputs, planned_rows, preprocessing_steps, shape_of
 from streamkern.fitting.preparation import STATISTICS
 from streamkern.fitting.recipe import Recipe
 from streamkern.fitting.solver_choice import resolve_solver
@@ -108,8 +99,7 @@ class PartitionShape(FitShape):
     @property
     def trees(self) -> int:
         """Trees, in a leaf of each of which a row is trained."""
-        found: int = self.recipe.partition.n_trees
-        return found
+        return int(self.recipe.partition.n_trees)
 
     @property
     def row(self) -> int:
@@ -186,11 +176,14 @@ class PartitionShape(FitShape):
         return 2 * self.probed * self.leaf_rows * self.row
 
     @property
+    def sample_rows(self) -> int:
+        """Rows of the sample that trees are grown from."""
+        return sample_rows(self.recipe.partition, self.dataset.base_rows, self.dataset.n_features * self.itemsize)
+
+    @property
     def probing(self) -> int:
         """Bytes that are held while they are fitted: their rows, and the sample that trees are grown from."""
-        rows, width = self.dataset.base_rows, self.dataset.n_features * self.itemsize
-        sample = sample_rows(self.recipe.partition, rows, width) * width
-        return self.sweeping + self.probed_rows + sample
+        return self.sweeping + self.probed_rows + self.sample_rows * self.dataset.n_features * self.itemsize
 
     @property
     def probed_at_once(self) -> int:
