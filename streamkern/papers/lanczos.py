@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,21 +26,15 @@ from streamkern.sweep import Contribute
 from streamkern.types import Array
 
 
-@dataclass(eq=False)
-class CovarianceProduct:
-    """Sum φ(X)ᵀ W φ(X) V in float64, with sample weights W, and the number of rows."""
-
-    basis: Basis
-
-    def __call__(self, block: Block, state: Array) -> Parts:
-        """Sum over a block for V = ``state``, shape (M, k)."""
-        product = self.basis.engine.zeros(state.shape)
-        for rows, phi in self.basis.engine.panels(self.basis, block.X):
-            F = phi @ state
-            if block.w is not None:
-                F *= block.w[rows, None].astype(F.dtype)
-            product += phi.T @ F
-        return product, block.X.shape[0]
+def _covariance_product(basis: Basis, block: Block, state: Array) -> Parts:
+    """Contribute φ(X)ᵀ W φ(X) V in float64, with sample weights W and V = ``state``, (M, k), and the rows."""
+    product = basis.engine.zeros(state.shape)
+    for rows, phi in basis.engine.panels(basis, block.X):
+        F = phi @ state
+        if block.w is not None:
+            F *= block.w[rows, None].astype(F.dtype)
+        product += phi.T @ F
+    return product, block.X.shape[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +67,6 @@ def block_lanczos(
     """
     M = basis.width
     k = min(k, M)
-    contribution = CovarianceProduct(basis)
     block = np.linalg.qr(engine.normal((M, k), "block lanczos", seed))[0]
     Q, W = engine.empty((M, 0)), engine.empty((M, 0))
     limit = max(2, int(np.ceil(np.log(M) / np.sqrt(epsilon))))
@@ -81,7 +75,7 @@ def block_lanczos(
         sweeps += 1
         # The sweep multiplies with the rounded block, so the rounded block must span the space.
         rounded = block.astype(basis.dtype)
-        product, n = sweep(contribution, rounded)
+        product, n = sweep(partial(_covariance_product, basis), rounded)
         product /= n
         if engine.decide(~(np.isfinite(product).all() & product.any()), bound=False):
             raise NumericalError(
@@ -93,7 +87,11 @@ def block_lanczos(
         pairs = ((Q, rounded.astype(np.float64)), (W, product))
         Q, W = (np.concatenate(pair, axis=1) for pair in pairs)
         del pairs
-        values, Y = _ritz(Q, W, k, engine)
+        # The Ritz pairs, Qᵀ C Q y = θ Qᵀ Q y: rounded blocks are not quite orthonormal.
+        S = Q.T @ W
+        values, Y = engine.eigh(0.5 * (S + S.T), Q.T @ Q, top=k)
+        values, Y = values[::-1], Y[:, ::-1]
+        del S
         vectors = Q @ Y
         residuals = np.linalg.norm(W @ Y - vectors * values, axis=0)
         block = _new_directions(product, Q, engine)
@@ -104,13 +102,6 @@ def block_lanczos(
             break
     rank = engine.count(values > resolved)
     return Spectrum(values[:rank], vectors[:, :rank], residuals[:rank], sweeps)
-
-
-def _ritz(Q: Array, W: Array, k: int, engine: Engine) -> tuple[Array, Array]:
-    """Solve Qᵀ C Q y = θ Qᵀ Q y for the top k, descending, with W = C Q; rounded blocks are not quite orthonormal."""
-    S = Q.T @ W
-    values, Y = engine.eigh(0.5 * (S + S.T), Q.T @ Q, top=k)
-    return values[::-1], Y[:, ::-1]
 
 
 def _new_directions(B: Array, Q: Array, engine: Engine) -> Array:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,19 +74,13 @@ class WeightedProduct(Contribution):
         return product, loss, block.X.shape[0]
 
 
-@dataclass(eq=False)
-class RowNorms:
-    """Contributes ids and w_i ‖P^{−1/2} φ_i‖² of rows, concatenated, with sample weights w_i."""
-
-    basis: Basis
-    P: LowRank
-
-    def __call__(self, block: Block, state: None) -> Parts:
-        norms = [self.P.norms(phi) for _, phi in self.basis.engine.panels(self.basis, block.X)]
-        if not norms:
-            return (Stack(),)
-        found = np.concatenate(norms)
-        return (Stack(((block.ids, found if block.w is None else block.w * found),)),)
+def _row_norms(basis: Basis, P: LowRank, block: Block, state: None) -> Parts:
+    """Contribute ids and w_i ‖P^{−1/2} φ_i‖² of rows, concatenated, with sample weights w_i."""
+    norms = [P.norms(phi) for _, phi in basis.engine.panels(basis, block.X)]
+    if not norms:
+        return (Stack(),)
+    found = np.concatenate(norms)
+    return (Stack(((block.ids, found if block.w is None else block.w * found),)),)
 
 
 def preconditioned_norms(problem: Problem, basis: Basis, P: LowRank) -> Array:
@@ -100,7 +95,7 @@ def preconditioned_norms(problem: Problem, basis: Basis, P: LowRank) -> Array:
             remedy="give augment(copies=...) in place of rows",
         )
     norms = problem.engine.zeros((int(data.source.bounds[-1]),))
-    (pieces,) = problem.sweep(RowNorms(basis, P), data=data)
+    (pieces,) = problem.sweep(partial(_row_norms, basis, P), data=data)
     for ids, values in pieces:
         norms[ids] = values
     return norms

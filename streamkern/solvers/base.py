@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -201,7 +202,7 @@ class Problem:
         in stored order, and w/π, each of shape (k,), after one sweep.
         """
         data = self.train.plain()
-        (pieces,) = self.sweep(_ByWeight(count / data.base_rows, self.centers.ids), None, data)
+        (pieces,) = self.sweep(partial(_drawn_by_weight, count / data.base_rows, self.centers.ids), None, data)
         ids, w = (np.concatenate([piece[k] for piece in pieces]) for k in (0, 1))
         return ids, w
 
@@ -256,23 +257,17 @@ class Problem:
         return max(1, MIX_BYTES // ((self.lanes + 1) * int(sizes.max()) * row))
 
 
-@dataclass(frozen=True)
-class _ByWeight:
-    """Contributes the ids of the rows of a block that are drawn by weight, and the weights that they stand for.
+def _drawn_by_weight(share: float, centers: IntArray | None, block: Block, state: Any) -> Parts:
+    """Contribute the ids of the rows of a block that are drawn by weight, and the weights that they stand for.
 
     ``share`` is the part of the rows that is drawn if all weights are 1; ``centers`` are always drawn.
     """
-
-    share: float
-    centers: IntArray | None
-
-    def __call__(self, block: Block, state: Any) -> Parts:
-        assert block.w is not None
-        chance = np.minimum(1.0, block.w * self.share)
-        if self.centers is not None:
-            chance[np.isin(block.ids, self.centers)] = 1.0
-        taken = row_hash(block.ids, HashFamily.ROWS_BY_WEIGHT) <= chance * float(HASH_SPAN)
-        return (Stack(((block.ids[taken], block.w[taken] / chance[taken]),)),)
+    assert block.w is not None
+    chance = np.minimum(1.0, block.w * share)
+    if centers is not None:
+        chance[np.isin(block.ids, centers)] = 1.0
+    taken = row_hash(block.ids, HashFamily.ROWS_BY_WEIGHT) <= chance * float(HASH_SPAN)
+    return (Stack(((block.ids[taken], block.w[taken] / chance[taken]),)),)
 
 
 @dataclass(frozen=True)

@@ -57,17 +57,10 @@ class TiledGradient(Gradient):
 
 
 @dataclass(eq=False)
-class NormalProduct(Contribution):
+class NormalProduct(Gradient):
     """Contributes φ(X)ᵀ W φ(X) v, Σ w‖φ(X) α − y‖² and the rows, for a state (v, α), both of shape (M, c)."""
 
-    basis: Basis
-
-    def begin(self, block: Block) -> Any:
-        return self.basis.engine.begin(self.basis, block.X)
-
-    def __call__(
-        self, block: Block, state: tuple[Array, Array], prepared: Any = None, extra_blocks: Iterable[Any] = ()
-    ) -> Parts:
+    def __call__(self, block: Block, state: Any, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
         v, alpha = state
         y, w, c, loss = block.y, block.w, v.shape[1], 0.0
         assert y is not None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -33,7 +34,7 @@ from streamkern.kernels import Basis, Expansion
 from streamkern.memory import format_bytes
 from streamkern.solvers.base import FullPassIteration, Problem, Solver, Sweep, Traits
 from streamkern.solvers.contributions import NormalEquations
-from streamkern.solvers.ridge import SquaredTargets, leave_one_out, solve_every_row
+from streamkern.solvers.ridge import leave_one_out, solve_every_row, squared_targets
 from streamkern.solvers.solution_residual import relative_residual, report_residual
 from streamkern.storage.artifact import Contents, load_artifact
 from streamkern.storage.serialize import flatten, is_valid_array, is_valid_number, serializable, unflatten
@@ -164,7 +165,7 @@ class DirectIteration(FullPassIteration):
 
     def _of_every_row(self, sweep: Sweep) -> Solved:
         basis, problem = cast(Expansion, self.basis), self.problem  # features have no rows as centers
-        sweep(SquaredTargets(problem.encoding.outputs, problem.engine), None)
+        sweep(partial(squared_targets, problem.encoding.outputs, problem.engine), None)
         wide, out_of_sample, facts = solve_every_row(problem, basis, self.solver.ridge)
         self.report |= facts
         return Solved(wide.astype(basis.dtype), out_of_sample)

@@ -59,7 +59,7 @@ from streamkern.solvers.base import Iteration, Problem, Solver
 from streamkern.solvers.batch_size import average, default_batch, measured_rows, passes_of, share_of, weighted_size
 from streamkern.solvers.contributions import Gradient, TiledGradient
 from streamkern.storage.serialize import serializable
-from streamkern.sweep import Contribution, ExtraBlocks
+from streamkern.sweep import ExtraBlocks
 from streamkern.types import Array
 
 PROJECTIONS = ("auto", "exact", "packed", "inexact", "delayed")
@@ -422,22 +422,17 @@ def temporary_keys(state: tuple[Array, Temporary]) -> list[Key]:
 
 
 @dataclass(eq=False)
-class DelayedGradient(Contribution):
+class DelayedGradient(Gradient):
     """Contributes (key, W r), φ(X)ᵀ W r, Σ w‖r‖² and the rows, r = φ(X) α + K(X, temporary) b − y.
 
-    The extra blocks are those of the temporary centers.
+    The state is α with the temporary centers, whose blocks are the extra ones.
     """
 
-    expansion: Expansion
+    basis: Expansion
 
-    def begin(self, block: Block) -> Any:
-        return self.expansion.engine.begin(self.expansion, block.X)
-
-    def __call__(
-        self, block: Block, state: tuple[Array, Temporary], prepared: Any = None, extra_blocks: Iterable[Block] = ()
-    ) -> Parts:
+    def __call__(self, block: Block, state: Any, prepared: Any = None, extra_blocks: Iterable[Block] = ()) -> Parts:
         alpha, temporary = state
-        y, w, expansion, loss = block.y, block.w, self.expansion, 0.0
+        y, w, expansion, loss = block.y, block.w, self.basis, 0.0
         assert y is not None
         F = expansion.engine.zeros((block.X.shape[0], alpha.shape[1]), alpha.dtype)
         for other, (_, b) in zip(extra_blocks, temporary, strict=True):

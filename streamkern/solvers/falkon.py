@@ -88,10 +88,12 @@ def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
     scale = float(np.mean(np.diag(K)))
     K[np.diag_indices(p)] += _jitter(scale, expansion)
     T = engine.cholesky(K).T
-    if _unequal(problem) and not problem.all_rows_are_centers:
+    weighted, ids = problem.train.weighted, problem.centers.ids
+    unequal = weighted and problem.largest_weight > 1.0 + MAX_WEIGHT_ROUNDING
+    if unequal and not problem.all_rows_are_centers:
         A = _weighted_gram(problem, expansion, T)
     else:
-        weights = _center_weights(problem)
+        weights = problem.rows(ids)[1] if weighted and ids is not None else None
         A = T @ T.T if weights is None else (T * weights) @ T.T
         A /= p
     A[np.diag_indices(p)] += ridge
@@ -102,18 +104,6 @@ def center_factors(problem: Problem, ridge: float, solver: str) -> Factors:
     lost = float(np.finfo(expansion.dtype).eps) * float(np.sqrt(p)) * size > MAX_LOST_SHARE
     wide = engine.decide(lost, bound=True, likely=False)
     return Factors(T, R, "float64" if wide else str(expansion.dtype))
-
-
-def _center_weights(problem: Problem) -> Array | None:
-    """Sample weights of the centers, (p,); None if the centers are not training rows with weights."""
-    if not problem.train.weighted or problem.centers.ids is None:
-        return None
-    return problem.rows(problem.centers.ids)[1]
-
-
-def _unequal(problem: Problem) -> bool:
-    """Do the training rows' sample weights, of mean 1, differ by more than rounding?"""
-    return problem.train.weighted and problem.largest_weight > 1.0 + MAX_WEIGHT_ROUNDING
 
 
 def _weighted_gram(problem: Problem, expansion: Expansion, T: Array) -> Array:

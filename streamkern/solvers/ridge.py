@@ -24,7 +24,7 @@ weights, which are fixed at 0, outputs at G are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -54,7 +54,6 @@ from streamkern.rng import Draw, HashFamily
 from streamkern.solvers.base import Problem
 from streamkern.solvers.contributions import NormalEquations
 from streamkern.solvers.solution_residual import relative_residual
-from streamkern.sweep import Contribution
 from streamkern.types import Array, IntArray
 
 _INVERSE_COLUMNS = 512  # of the inverse that are in memory at a time, or those of a larger group
@@ -71,19 +70,13 @@ def is_factorable(kernel: Kernel | None) -> bool:
     return kernel is None or isinstance(kernel, Laplace)
 
 
-class SquaredTargets(Contribution):
-    """Contributes Σ w‖y‖² and the rows: the loss before the solution, as normal equations contribute it."""
-
-    def __init__(self, outputs: int, engine: Engine) -> None:
-        self.outputs, self.engine = outputs, engine
-
-    def __call__(self, block: Block, state: Any, prepared: Any = None, extra_blocks: Iterable[Any] = ()) -> Parts:
-        assert block.y is not None
-        n = len(block.X)
-        y = self.engine.zeros((n, self.outputs))
-        residual(y, block.y)
-        squares = np.square(y).sum(axis=1)
-        return float(np.sum(squares if block.w is None else block.w * squares)), n
+def squared_targets(outputs: int, engine: Engine, block: Block, state: Any) -> Parts:
+    """Contribute Σ w‖y‖² and the rows: the loss before the solution, as normal equations contribute it."""
+    assert block.y is not None
+    y = engine.zeros((len(block.X), outputs))
+    residual(y, block.y)
+    squares = np.square(y).sum(axis=1)
+    return float(np.sum(squares if block.w is None else block.w * squares)), len(block.X)
 
 
 def solve_every_row(
