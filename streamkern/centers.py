@@ -26,6 +26,7 @@ from streamkern.defaults import (
     SINGULAR_RESIDUAL,
 )
 from streamkern.engine.operation_counts import Operations
+from streamkern.engine.packed_triangle import cuts
 from streamkern.errors import DataError, UsageError, require_counts
 from streamkern.execute.base import Executor, Parts
 from streamkern.kernels import Expansion, Kernel, StoredCenters
@@ -399,9 +400,8 @@ def _nearest(X: Array, Z: Array) -> tuple[IntArray, Array]:
     S = np.empty((size, len(Z)), dtype=X.dtype)
     labels = np.empty(len(X), dtype=np.int64)
     squares = np.einsum("ij,ij->i", X, X)
-    for start in range(0, len(X), size):
-        rows = slice(start, min(start + size, len(X)))
-        tile = S[: rows.stop - start]
+    for rows in cuts(len(X), size):
+        tile = S[: rows.stop - rows.start]
         np.matmul(X[rows], Z.T, out=tile)
         tile -= half  # ‖x − z‖² = ‖x‖² − 2 (⟨x, z⟩ − ‖z‖²/2)
         labels[rows] = tile.argmax(axis=1)
@@ -456,13 +456,12 @@ def _kmeans_plus_plus(
 ) -> IntArray:
     """k-means++: rows of X with weights ‖x − z‖² to the nearest z of those before, which begin with Z."""
     weights = np.full(len(X), np.inf)
-    tiles = [slice(start, start + _TASK_ROWS) for start in range(0, len(X), _TASK_ROWS)]
 
     def lower(Z: Array) -> None:
         def tile(rows: slice) -> None:
             np.minimum(weights[rows], _nearest(X[rows], Z)[1], out=weights[rows])
 
-        executor.host_map(tile, tiles)
+        executor.host_map(tile, cuts(len(X), _TASK_ROWS))
 
     def accept(candidates: IntArray, uniform: Array) -> IntArray:
         C = X[candidates].astype(np.float64)
@@ -494,7 +493,6 @@ def _pivots(X: Array, kernel: Kernel, k: int, executor: Executor, rng: np.random
     weights = kernel.diag(X).astype(np.float64)
     rounding = SINGULAR_RESIDUAL[X.dtype.name] * weights
     F = np.empty((len(X), k), dtype=X.dtype)
-    tiles = [slice(start, start + _TASK_ROWS) for start in range(0, len(X), _TASK_ROWS)]
     width = 0
 
     def accept(candidates: IntArray, uniform: Array) -> IntArray:
@@ -524,7 +522,7 @@ def _pivots(X: Array, kernel: Kernel, k: int, executor: Executor, rng: np.random
             weights[rows] -= np.einsum("ij,ij->i", F[rows, new], F[rows, new], dtype=np.float64)
             weights[rows][weights[rows] <= rounding[rows]] = 0
 
-        executor.host_map(tile, tiles)
+        executor.host_map(tile, cuts(len(X), _TASK_ROWS))
         width = new.stop
 
     return _draw(k, weights, accept, rng, np.empty(0, dtype=np.int64))

@@ -73,8 +73,7 @@ def keep_url_secrets(text: str) -> None:
 
 def keep_option_secrets(options: Any) -> None:
     """Hide from now on the values that storage options, nested or not, hold under the name of a secret."""
-    for value in _under_secret_names(options):
-        keep_secret(value)
+    keep_secret(*_under_secret_names(options))
 
 
 def keep_setting_secrets(settings: Mapping[str, str]) -> None:

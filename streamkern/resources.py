@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields, replace
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import psutil
 
@@ -15,9 +15,6 @@ Scheduler: TypeAlias = str | Any
 """``threads``, ``processes``, ``processes:N``, the address of a Dask scheduler, or a ``distributed.Client``."""
 
 DEVICES = ("auto", "cpu", "cuda")
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, repr=False)

@@ -40,7 +40,6 @@ from streamkern.kernels import FeatureMap, Kernel, Linear, StoredCenters, mean_r
 from streamkern.types import Array
 
 R = TypeVar("R", bound=Recipe)
-T = TypeVar("T")
 
 
 def dtype_of(recipe: Recipe) -> str:

@@ -138,12 +138,6 @@ def _sample_key(fit: Fit, *what: Any) -> tuple[Any, ...]:
     return rows_key(problem.train), *what, encoding_to_json(problem.encoding), fit.recipe.dtype, platform.machine()
 
 
-def _choose_kernel(fit: Fit) -> KernelChoice:
-    assert fit.search is not None
-    problem = _sample_problem(fit)
-    return choose_kernel(fit.search, problem.kernel, problem)
-
-
 def _take_kernel(fit: Fit, chosen: KernelChoice) -> None:
     assert fit.search is not None
     fit.runner.choice(chosen.reason(), kernel=chosen.described)
@@ -185,7 +179,7 @@ def _metric_reason(shape: FitShape) -> tuple[str, ...]:
 
 
 KERNEL = Stage(
-    "kernel", _choose_kernel, "choice", _take_kernel,
+    "kernel", lambda fit: choose_kernel(fit.search, _sample_problem(fit)), "choice", _take_kernel,
     why=lambda shape: (shape.search.text(),),
     key=lambda fit: _sample_key(fit, asdict(fit.search), described(_sample_problem(fit).kernel)),
     when=lambda fit: isinstance(fit.search, Search),
@@ -260,9 +254,9 @@ def _like_training(fit: Any, name: str) -> Dataset:
 
 
 def _check(name: str) -> Stage:
-    def rows(shape: FitShape) -> Dataset:
-        found: Dataset = getattr(shape.recipe, name)
-        return found
+    def work(shape: FitShape) -> StageWork:
+        n = len(getattr(shape.recipe, name))
+        return StageWork(n, read=n * shape.stored_row, assembled=n)
 
     return Stage(
         f"check-{name}",
@@ -270,9 +264,7 @@ def _check(name: str) -> Stage:
         key=lambda fit: (rows_key(_like_training(fit, name)), encoding_to_json(fit.encoding), fit.dtype.str),
         when=lambda fit: fit.recipe is not None and getattr(fit.recipe, name) is not None,
         memory=lambda shape: shape.sweeping,
-        work=lambda shape: StageWork(
-            len(rows(shape)), read=len(rows(shape)) * shape.stored_row, assembled=len(rows(shape))
-        ),
+        work=work,
     )
 
 
@@ -295,15 +287,12 @@ def _bandwidth(norm: int) -> Stage:
         in_norm = "" if norm == 2 else f" in the L{norm} norm"
         fit.runner.choice(f"bandwidth {median:.6g}: the median distance of two rows{in_norm}", median=median)
 
-    def asked_for(fit: Fit | FitShape) -> bool:
-        return fit.recipe is not None and norm in median_bandwidth.median_norms(fit.recipe)
-
     return Stage(
         "bandwidth",
         lambda fit: median_bandwidth.median_distance(fit.data, fit.executor, fit.dtype, norm),
         take=take,
         key=lambda fit: (rows_key(fit.data), fit.recipe.dtype, *([] if norm == 2 else [norm])),
-        when=asked_for,
+        when=lambda fit: fit.recipe is not None and norm in median_bandwidth.median_norms(fit.recipe),
         memory=_centers_memory,
         work=_median_work,
         why=lambda shape: (f"bandwidth: the median distance of {MEDIAN_ROWS:,} rows, once they are read",),

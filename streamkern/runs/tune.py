@@ -376,7 +376,7 @@ class _TrialData:
             nothing = CenterSet(np.empty((0, scaled.n_features), dtype=dtype), None)
             simple = default_kernel(facts, scaled, pipeline.kernel)
             problem = Problem(scaled, facts.encoding, simple, nothing, executor, dtype, lanes=pipeline.lanes)
-            choice = choose_kernel(search, simple, problem)
+            choice = choose_kernel(search, problem)
             scaled = choice.metric.applied(scaled)
         fit, held = (weighted_like(rows._prepared_like(scaled), scaled) for rows in (fit, held))
         chosen = Uniform(p, seed).choose(fit, executor, dtype)

@@ -428,10 +428,10 @@ def _search(
     return replace(found, centers=found.fitted_rows if found.leave_one_out else min(centers, found.fitted_rows))
 
 
-def choose_kernel(search: Search, default: Kernel, problem: Problem) -> KernelChoice:
-    """Return the kernel of training rows; that of the problem, and its centers, are not looked at."""
+def choose_kernel(search: Search, problem: Problem) -> KernelChoice:
+    """Return the kernel of training rows, as good as that of the problem at least; its centers are not looked at."""
     share = 0.0 if search.leave_one_out else HELD_OUT_SHARE
-    rounds = Rounds.of(search.agop, default, problem, share, search.all_rows_are_centers)
+    rounds = Rounds.of(search.agop, problem.kernel, problem, share, search.all_rows_are_centers)
     rounds, trials = replace(rounds, ridges=search.ridges), _Trials(problem.engine.overlaps)
     choose = _chosen_by_leave_one_out if search.leave_one_out else _chosen_on_held_out
     found, simple, others = choose(search, rounds, trials)

@@ -303,8 +303,16 @@ class Rounds:
 
         Rows with a time or a group are always held out, the latest or those of some groups.
         """
-        base, encoding, X, w = cls.sample(agop, problem)
-        rows, p = agop.sizes(problem.train.base_rows)
+        data, c = problem.train.plain(), problem.encoding.outputs
+        rows, p = agop.sizes(data.base_rows)
+        ids = np.sort(data.draw(rows, Draw.METRIC, agop.seed))
+        X, y, w = gather_weighted(problem.executor, Assembly(data, problem.encoding, 0.0, problem.dtype), ids)
+        assert y is not None
+        classify = isinstance(problem.encoding, Classes)
+        encoding: Encoding = Classes(np.arange(c)) if classify else Continuous(np.zeros(c), flat=False)
+        # Of mean 1: only the ratios of weights matter, and a ridge is added to sums that are divided by rows.
+        w = None if w is None or not w.any() else w / w.mean()
+        base = replace(from_arrays(X, y, sample_weight=w), roles=data.roles and data.roles.taken(ids))
         each, held_out = not held_out, held_out or (HELD_OUT_SHARE if base.roles is not None else 0.0)
         try:
             train, held = base.split(held_out, agop.seed) if held_out else (base, None)
@@ -329,21 +337,6 @@ class Rounds:
             blocks=features_of(problem.train).categories,
             span=_mean_distance(wide, mass) if each else 0.0,
         )  # fmt: skip
-
-    @staticmethod
-    def sample(agop: AGOP, problem: Problem) -> tuple[Dataset, Encoding, Array, Array | None]:
-        """Return the sample in memory, and the encoding of its targets; its features and sample weights."""
-        data = problem.train.plain()
-        ids = np.sort(data.draw(agop.sizes(data.base_rows)[0], Draw.METRIC, agop.seed))
-        X, y, w = gather_weighted(problem.executor, Assembly(data, problem.encoding, 0.0, problem.dtype), ids)
-        classify = isinstance(problem.encoding, Classes)
-        assert y is not None
-        c = problem.encoding.outputs
-        encoding: Encoding = Classes(np.arange(c)) if classify else Continuous(np.zeros(c), flat=False)
-        # Of mean 1: only the ratios of weights matter, and a ridge is added to sums that are divided by rows.
-        w = None if w is None or not w.any() else w / w.mean()
-        base = from_arrays(X, y, sample_weight=w)
-        return replace(base, roles=None if data.roles is None else data.roles.taken(ids)), encoding, X, w
 
     @property
     def d(self) -> int:

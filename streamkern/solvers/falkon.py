@@ -16,6 +16,7 @@ import numpy as np
 
 from streamkern.data.row_order import Stream
 from streamkern.defaults import FALKON_PROBES, MAX_LOST_SHARE, MAX_RESIDUAL, MAX_WEIGHT_ROUNDING, ROWS_PER_FUNCTION
+from streamkern.engine.packed_triangle import cuts
 from streamkern.errors import require_counts, require_ridge
 from streamkern.kernels import Expansion
 from streamkern.solvers.base import Failure, FullPassIteration, Problem, Solver, Sweep, Traits
@@ -112,8 +113,7 @@ def _weighted_gram(problem: Problem, expansion: Expansion, T: Array) -> Array:
     ids, w = problem.drawn_by_weight(ROWS_PER_FUNCTION * p)
     A = engine.zeros((p, p))
     size = 1024  # rows whose products are in memory at a time
-    for start in range(0, len(ids), size):
-        rows = slice(start, start + size)
+    for rows in cuts(len(ids), size):
         X, _ = problem.rows(ids[rows])
         values = engine.values(expansion, X).astype(np.float64)
         B = engine.triangular_solve(T, values.T.copy(), lower=False, transposed=True)
