@@ -165,15 +165,9 @@ class Display:
         self._bar = bar
 
     def _line(self, text: str) -> None:
-        if self._stream is None:
-            return
         self.close()
-        self._try(lambda: self._write(text + "\n"))
-
-    def _write(self, text: str) -> None:
         if self._stream is not None:
-            self._stream.write(text)
-            self._stream.flush()
+            self._try(lambda: print(text, file=self._stream, flush=True))
 
     def _try(self, draw: Callable[[], Any]) -> None:
         try:

@@ -79,15 +79,15 @@ def choose_solver(
     size = replace(size, slots=ASSUMED_THREADS, overlaps=True)
     made = EigenPro1 if features else EigenPro
     passes = passes or default_passes(size.n, *_pass_work(made, size))
-    iterative: Solver = made(epochs=passes, patience=patience)
-    return first_affordable(_solvers(size, iterative, passes, patience, ridge, ridge and not features, threads))
+    return first_affordable(_solvers(size, made(epochs=passes, patience=patience), ridge, threads))
 
 
 def _solvers(
-    size: ProblemSize, iterative: Solver, passes: int, patience: int | None, ridge: bool, falkon: bool, threads: int
+    size: ProblemSize, iterative: EigenPro | EigenPro1, ridge: bool, threads: int
 ) -> Iterator[Candidate[SolverChoice]]:
     """Solvers, the one of the least error first: normal equations, ``Falkon`` with a ridge, an iterative method."""
-    name, direct, limit = type(iterative).__name__, Direct(), inf if size.memory is None else size.memory
+    name, passes = type(iterative).__name__, iterative.epochs
+    direct, limit = Direct(), inf if size.memory is None else size.memory
     takes = CostEstimate(direct, size).memory
     # Where every row is a center there are no sums, and one matrix.
     held = takes.training if size.all_rows_are_centers else sums_in_flight(threads, size.scanned) * takes.sums
@@ -112,25 +112,19 @@ def _solvers(
         allowed = more * (MAX_RIDGE_WORK_RATIO if ridge else 1.0)
         yield Candidate(SolverChoice(direct, why), held, once, limit, allowed)
         why = f"{name}: {passes} pass(es) are {more / once:.2g} of the work of one pass of normal equations"
-    if falkon:
-        yield from _falkon(size, iterative, patience, limit)
+    if ridge and isinstance(iterative, EigenPro):
+        takes = CostEstimate(Falkon(), size).memory
+        held = max(takes.setup, takes.training)
+        few, many = (nominal_work(Falkon(epochs=epochs), size) for epochs in (MAX_DEFAULT_PASSES, MAX_EPOCHS))
+        allowed = max(MAX_PASSES_WORK, MAX_RIDGE_WORK_RATIO * nominal_work(iterative, size))
+        a_pass = (many - few) / (MAX_EPOCHS - MAX_DEFAULT_PASSES)
+        most = int(np.clip(MAX_DEFAULT_PASSES + (allowed - few) // a_pass, MAX_DEFAULT_PASSES, MAX_EPOCHS))
+        falkon = SolverChoice(
+            Falkon(epochs=most, patience=iterative.patience),
+            f"Falkon: it takes the ridge that held-out rows choose, and at most {most} pass(es); {name} has no ridge",
+        )
+        yield Candidate(falkon, held, few, limit, allowed)
     yield Candidate(SolverChoice(iterative, why))
-
-
-def _falkon(
-    size: ProblemSize, iterative: Solver, patience: int | None, limit: float
-) -> Iterator[Candidate[SolverChoice]]:
-    takes = CostEstimate(Falkon(), size).memory
-    held = max(takes.setup, takes.training)
-    few, many = (nominal_work(Falkon(epochs=epochs), size) for epochs in (MAX_DEFAULT_PASSES, MAX_EPOCHS))
-    allowed = max(MAX_PASSES_WORK, MAX_RIDGE_WORK_RATIO * nominal_work(iterative, size))
-    a_pass = (many - few) / (MAX_EPOCHS - MAX_DEFAULT_PASSES)
-    passes = int(np.clip(MAX_DEFAULT_PASSES + (allowed - few) // a_pass, MAX_DEFAULT_PASSES, MAX_EPOCHS))
-    why = (
-        f"Falkon: it takes the ridge that held-out rows choose, and at most {passes} pass(es); "
-        f"{type(iterative).__name__} has no ridge"
-    )
-    yield Candidate(SolverChoice(Falkon(epochs=passes, patience=patience), why), held, few, limit, allowed)
 
 
 def _pass_work(made: type[EigenPro | EigenPro1], size: ProblemSize) -> tuple[float, float]:

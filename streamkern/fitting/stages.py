@@ -133,9 +133,10 @@ def _sample_problem(fit: Fit) -> Problem:
     return Problem(rows, encoding, kernel, nothing, fit.executor, fit.dtype, recipe.seed, recipe.lanes, engine=engine)
 
 
-def _sample_key(fit: Fit, *what: Any) -> tuple[Any, ...]:
+def _sample_key(fit: Fit, what: Any) -> tuple[Any, ...]:
     problem = _sample_problem(fit)
-    return rows_key(problem.train), *what, encoding_to_json(problem.encoding), fit.recipe.dtype, platform.machine()
+    rows, kernel, encoding = rows_key(problem.train), described(problem.kernel), encoding_to_json(problem.encoding)
+    return rows, what, kernel, encoding, fit.recipe.dtype, platform.machine()
 
 
 def _take_kernel(fit: Fit, chosen: KernelChoice) -> None:
@@ -181,7 +182,7 @@ def _metric_reason(shape: FitShape) -> tuple[str, ...]:
 KERNEL = Stage(
     "kernel", lambda fit: choose_kernel(fit.search, _sample_problem(fit)), "choice", _take_kernel,
     why=lambda shape: (shape.search.text(),),
-    key=lambda fit: _sample_key(fit, asdict(fit.search), described(_sample_problem(fit).kernel)),
+    key=lambda fit: _sample_key(fit, asdict(fit.search)),
     when=lambda fit: isinstance(fit.search, Search),
     memory=lambda shape: shape.searching,
     work=lambda shape: search_work(shape, shape.search, shape.size),
@@ -190,7 +191,7 @@ KERNEL = Stage(
 METRIC = Stage(
     "metric", _learn_metric, "metric", _take_metric,
     why=_metric_reason,
-    key=lambda fit: _sample_key(fit, described(fit.recipe.metric), described(_sample_problem(fit).kernel)),
+    key=lambda fit: _sample_key(fit, described(fit.recipe.metric)),
     when=lambda fit: isinstance((fit if isinstance(fit, FitShape) else fit.shape).search, AGOP),
     memory=lambda shape: shape.searching,
     work=lambda shape: search_work(shape, shape.recipe.metric, shape.size),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from streamkern.data.statistics import Statistics
-from streamkern.data.targets import Classes, Encoding
+from streamkern.data.targets import Classes
 from streamkern.errors import UnlikeChampionError
 from streamkern.fitting.calibrate import with_decision_rule
 from streamkern.fitting.memory_projection import preprocessing_steps
@@ -67,19 +67,15 @@ def settings_digest(recipe: Recipe, partition: Partition) -> str:
 
 def champion_encoding(facts: Statistics, champion: PartitionedMachine) -> Statistics:
     """Return statistics with the champion's encoding; ``UnlikeChampionError`` where classes or outputs differ."""
-    if not _equal_arrays(facts.encoding, champion.encoding):
+    found, wanted = facts.encoding, champion.encoding
+    alike = found is not None and found.kind == wanted.kind and found.outputs == wanted.outputs
+    if isinstance(found, Classes) and isinstance(wanted, Classes):
+        alike = alike and np.array_equal(found.values, wanted.values)
+    if not alike:
         raise UnlikeChampionError(
             "The classes are not those of the champion.",
             where="the target",
             expected="the champion's classes",
             remedy="train from the start: --cold",
         )
-    return replace(facts, encoding=with_decision_rule(champion.encoding, None))
-
-
-def _equal_arrays(found: Encoding | None, wanted: Encoding) -> bool:
-    if found is None or found.kind != wanted.kind or found.outputs != wanted.outputs:
-        return False
-    return not (isinstance(found, Classes) and isinstance(wanted, Classes)) or np.array_equal(
-        found.values, wanted.values
-    )
+    return replace(facts, encoding=with_decision_rule(wanted, None))

@@ -118,8 +118,28 @@ class PartitionFit(TrainingRows):
 
     @cached_property
     def fitted(self) -> Fitted:
-        """The result, once the stages have run."""
-        return fitted_partition(self)
+        """The result, once the stages have run, with its model."""
+        sizes = [each["rows"] for each in self.leaves]
+        cuts: dict[str, Any] = {"leaves": len(sizes), "depth": self.grown.tree.depth}
+        constant = int((~np.isnan(self.constants).any(axis=1)).sum())
+        summary = cuts | {"constant": constant, "rows_trained": sum(sizes), "by_leaf": self.leaves}
+        report = {"partition": summary, **({"preprocess": self.notes} if self.notes else {})}
+        metric = None if self.choice is None else self.choice.metric
+        found = Fitted(
+            self.problem, self.outcome, report, self.projected, None, metric, self.columns, self.choice,
+            self.calibration,
+        )  # fmt: skip
+        model = PartitionedMachine.of(found)
+        cuts["request"] = settings_digest(self.recipe, self.recipe.partition)
+        if self.settings.ridge is not None:
+            cuts["ridge"] = list(self.settings.ridge)
+        if any(each is not None for each in self.weights):
+            cuts["weights"] = [None if each is None else each.tolist() for each in self.weights]
+        metadata = model.metadata | {"partition": cuts}
+        if any(model is not None and "metric" in model.metadata for model in self.models):
+            metadata |= {"metric": _importances(self.models, sizes, self.columns, self.data.n_features)}
+        leaves = leaves_in_memory(self.models, self.constants, sizes)
+        return found._replace(model=replace(model, metadata=metadata, tree=self.grown.tree, leaves=leaves))
 
     def project(self, shape: PartitionShape) -> None:
         """Refuse what would not fit, and tell what the stages of leaves take."""
@@ -515,31 +535,7 @@ EVALUATE_LEAVES = replace(
 )
 
 
-# ---------------------------------------------------------------------------------------------------------- the model
-
-
-def fitted_partition(fit: PartitionFit) -> Fitted:
-    """The result of a fit in leaves, with its model."""
-    sizes = [each["rows"] for each in fit.leaves]
-    cuts: dict[str, Any] = {"leaves": len(sizes), "depth": fit.grown.tree.depth}
-    constant = int((~np.isnan(fit.constants).any(axis=1)).sum())
-    summary = cuts | {"constant": constant, "rows_trained": sum(sizes), "by_leaf": fit.leaves}
-    report = {"partition": summary, **({"preprocess": fit.notes} if fit.notes else {})}
-    metric = None if fit.choice is None else fit.choice.metric
-    found = Fitted(
-        fit.problem, fit.outcome, report, fit.projected, None, metric, fit.columns, fit.choice, fit.calibration
-    )
-    model = PartitionedMachine.of(found)
-    cuts["request"] = settings_digest(fit.recipe, fit.recipe.partition)
-    if fit.settings.ridge is not None:
-        cuts["ridge"] = list(fit.settings.ridge)
-    if any(each is not None for each in fit.weights):
-        cuts["weights"] = [None if each is None else each.tolist() for each in fit.weights]
-    metadata = model.metadata | {"partition": cuts}
-    if any(model is not None and "metric" in model.metadata for model in fit.models):
-        metadata |= {"metric": _importances(fit.models, np.array(sizes, float), fit.columns, fit.data.n_features)}
-    leaves = leaves_in_memory(fit.models, fit.constants, sizes)
-    return found._replace(model=replace(model, metadata=metadata, tree=fit.grown.tree, leaves=leaves))
+# -------------------------------------------------------------------------------- warnings and importances of leaves
 
 
 def _count_warnings(found: list[dict[str, Any]]) -> list[tuple[str, int]]:
@@ -551,7 +547,7 @@ def _count_warnings(found: list[dict[str, Any]]) -> list[tuple[str, int]]:
     return [(messages[0], len(messages)) for _, messages in sorted(alike.items())]
 
 
-def _importances(models: list[KernelMachine | None], rows: Array, features: Features, d: int) -> dict[str, Any]:
+def _importances(models: list[KernelMachine | None], rows: list[int], features: Features, d: int) -> dict[str, Any]:
     total, mass = np.zeros(d), 0.0
     for model, n in zip(models, rows, strict=True):
         if model is not None and "metric" in model.metadata:

@@ -21,7 +21,6 @@ from streamkern.kernels import Kernel, Laplace
 from streamkern.kernels.radial import Radial
 from streamkern.rng import Draw
 from streamkern.sweep import gather
-from streamkern.types import Array
 
 AUTO_KERNEL = Laplace("median")
 """Bandwidths that ``tune`` tries where there is no kernel."""
@@ -36,17 +35,11 @@ def median_distance(dataset: Dataset, executor: Executor, dtype: np.dtype[Any], 
     Of ``MEDIAN_ROWS`` rows at most, rounded to the dtype of the arithmetic, a function of the row ids alone: the same
     bits under any chunking and on any executor. Distances are in float64. ``DataError`` if all rows are the same.
     """
-    data = dataset.plain()
-    X, _ = gather(
-        executor, Assembly(data, dtype=dtype), data.draw(min(MEDIAN_ROWS, data.base_rows), Draw.MEDIAN_DISTANCE)
-    )
-    return median_of_rows(X, norm)
-
-
-def median_of_rows(X: Array, norm: int = 2) -> float:
-    """Return the median distance of rows (n, d), over pairs that differ; ``DataError`` if all rows are equal."""
     from scipy.spatial.distance import pdist  # a tenth of a second that only this needs
 
+    data = dataset.plain()
+    ids = data.draw(min(MEDIAN_ROWS, data.base_rows), Draw.MEDIAN_DISTANCE)
+    X, _ = gather(executor, Assembly(data, dtype=dtype), ids)
     distances = pdist(X.astype(np.float64), "euclidean" if norm == 2 else "cityblock")
     distances = distances[distances > 0]
     if not len(distances):

@@ -316,7 +316,6 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         numbers = not (by_name or unlike) and (schema is None or (schema.plain and not is_mixed(X)))
         if numbers and not (isinstance(X, Dataset) or is_path(X) or is_dask_array(X)):
             # The model itself looks for NaN, block by block, and names the row.
-            require_dense(X)
             X = validate_data(self, X, reset=False, ensure_all_finite=False, order="C")
         with open_executor(self._resources.scheduler, self._resources.threads) as executor:
             return self.model_.decision_function(X, executor=executor, scales=scales)
