@@ -283,11 +283,8 @@ class CutTree:
 
     def in_leaf(self, X: Array, leaf: int) -> Array:
         """Mask of the rows on a leaf's side of every cut, shape (n,)."""
-        found = np.zeros(len(X), dtype=bool)
-        for number, at, _ in self.predicting(X, np.finfo(np.float64).tiny):  # of two trees a row is in a leaf of each
-            if number == leaf:
-                found[at] = True
-        return found
+        leaves, _ = self.routes(X, np.finfo(np.float64).tiny)  # of two trees a row is in a leaf of each
+        return np.asarray((leaves == leaf).any(axis=1))
 
     def routes(self, X: Array, width: float) -> tuple[IntArray, Array]:
         """The leaves that predict each row, shape (n, 2), the second -1 if one leaf does, and their weights of sum 1.
@@ -296,13 +293,6 @@ class CutTree:
         """
         directions, cuts, children = self._arrays
         return host_loops().route(X, directions, cuts, children, width)
-
-    def predicting(self, X: Array, width: float) -> Iterator[tuple[int, IntArray, Array]]:
-        """The leaves that predict rows: (leaf, positions of rows, weights), as ``routes`` has them."""
-        leaves, weights = self.routes(X, width)
-        for leaf in np.unique(leaves[leaves >= 0]).tolist():
-            at, side = np.nonzero(leaves == leaf)
-            yield leaf, at, weights[at, side]
 
     @cached_property
     def _arrays(self) -> tuple[Array, Array, IntArray]:

@@ -171,10 +171,7 @@ class DirectIteration(FullPassIteration):
         return Solved(wide.astype(basis.dtype), out_of_sample)
 
     def _summed(self, sweep: Sweep, change: Change | None, scale: float) -> Sums:
-        contribution = self.contribution
-        if change is not None:
-            contribution = normal_equations(self.basis, self.problem, change, self.solver.keep_sums)
-        parts = sweep(contribution, None)
+        parts = sweep(normal_equations(self.basis, self.problem, change, self.solver.keep_sums), None)
         return Sums.of(parts, self.problem.mean_weight, self.solver.ridge, change, scale)
 
     def _kept(self, sums: Sums) -> Sums | None:

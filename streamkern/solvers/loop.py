@@ -108,11 +108,6 @@ class Checkpoint:
         """Share of the slots' time spent waiting for rows."""
         return self.waited / max(1e-9, self.waited + self.computed)
 
-    @property
-    def swept_rows(self) -> int:
-        """Rows of the running sweeps."""
-        return int(sum(partial.total(-1) for partial in self.swept))
-
 
 class Keeper(Protocol):
     """Saves checkpoints."""
@@ -258,8 +253,9 @@ class _Loop:
         return self.iteration.finished(now.state) or patience or now.position[0] >= self.iteration.epochs
 
     def begin(self) -> Failure | None:
-        now = replace(self.now, swept=(), rows=self.now.rows - self.now.swept_rows)
-        position, unfinished = now.position, list(self.now.swept)
+        unfinished = list(self.now.swept)
+        now = replace(self.now, swept=(), rows=self.now.rows - int(sum(partial.total(-1) for partial in unfinished)))
+        position = now.position
         loss, seen, swept = 0.0, 0, list[Partial]()
 
         def whole(contribution: Contribute, shared: Any) -> Parts:

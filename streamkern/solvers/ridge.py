@@ -310,7 +310,7 @@ def groups_left_out_of_kernel(
     None; ``ids`` (n,) are the rows', and ``parts`` what ``groups_to_leave_out`` returned.
     """
     (L, b), (y, w), (groups, codes), engine = solution, rows, parts, problem.engine
-    wanted, found, at = as_values(y, b.shape[1]), engine.zeros(b.shape), np.concatenate([*groups, np.empty(0, int)])
+    wanted, found = as_values(y, b.shape[1]), engine.zeros(b.shape)
     ends = np.cumsum([len(group) for group in groups])
     for part in np.split(np.arange(len(groups)), np.flatnonzero(np.diff(ends // _INVERSE_COLUMNS)) + 1):
         columns = np.concatenate([np.empty(0, int), *(groups[g] for g in part)])
@@ -322,7 +322,7 @@ def groups_left_out_of_kernel(
             done += len(own)
             missed = _solved_symmetric(engine, engine.product_t(half, half), b[own])
             found[own] = wanted[own] - (missed if w is None else missed / np.sqrt(w[own])[:, None])
-    return _out_of_sample(found, y, w, ids, at, codes)
+    return _out_of_sample(found, y, w, ids, groups, codes)
 
 
 def groups_left_out_of_sums(
@@ -356,7 +356,7 @@ def groups_left_out_of_sums(
             pull = engine.product(E, weights) + engine.product(PQ.T.copy(), moved)
             moved = moved - engine.product(inner, _solved_symmetric(engine, S, pull))
         found[own] = wanted[own] + moved / share
-    return _out_of_sample(found, y, w, ids, np.concatenate([*groups, np.empty(0, int)]), codes)
+    return _out_of_sample(found, y, w, ids, groups, codes)
 
 
 def centers_of_rows(problem: Problem, ids: IntArray) -> IntArray:
@@ -377,9 +377,9 @@ def _solved_symmetric(engine: Engine, A: Array, B: Array) -> Array:
 
 
 def _out_of_sample(
-    outputs: Array, y: Array, w: Array | None, ids: IntArray, at: IntArray, codes: Array
+    outputs: Array, y: Array, w: Array | None, ids: IntArray, groups: list[IntArray], codes: Array
 ) -> OutOfSample | None:
-    if not len(at):
+    if not groups:
         return None
-    weights = None if w is None else w[at]
-    return OutOfSample(outputs[at], y[at], weights, "leave-group-out", ids[at], codes[at])
+    at = np.concatenate(groups)
+    return OutOfSample(outputs[at], y[at], None if w is None else w[at], "leave-group-out", ids[at], codes[at])

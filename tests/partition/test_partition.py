@@ -86,8 +86,10 @@ def test_projections_are_those_of_numpy_and_of_routes(dtype: Any):
 def test_weights_of_a_row_sum_to_one_over_two_leaves_at_most(width: float):
     X = np.random.default_rng(0).normal(size=(2000, 2))
     weights = np.zeros((len(X), 4))
-    for leaf, at, w in grown().predicting(X, width):
-        weights[at, leaf] += w
+    leaves, shares = grown().routes(X, width)
+    for leaf, share in zip(leaves.T, shares.T, strict=True):
+        at = np.flatnonzero(leaf >= 0)
+        weights[at, leaf[at]] += share[at]
     np.testing.assert_allclose(weights.sum(axis=1), 1.0, rtol=1e-15)
     assert (weights > 0).sum(axis=1).max() == (2 if width else 1)
     t = X[:, 0]
@@ -123,12 +125,11 @@ def test_a_row_is_routed_alike_whatever_rows_are_around_it(d: int):
         t = X @ (direction := rng.normal(size=d))
         low, threshold, high = np.quantile(t, [0.3, 0.5, 0.7])
         tree = tree.grown(leaf // 2, direction, (low, threshold, high))
-    together = {(leaf, row): w for leaf, at, ws in tree.predicting(X, 1.0) for row, w in zip(at, ws, strict=True)}
-    alone = {
-        (leaf, row): w[0] for row in range(len(X)) for leaf, _, w in tree.predicting(X[row : row + 1], 1.0)
-    }  # fmt: skip
-    assert together == alone
-    assert len(together) > len(X)
+    leaves, weights = tree.routes(X, 1.0)
+    alone = [tree.routes(X[row : row + 1], 1.0) for row in range(len(X))]
+    assert np.array_equal(leaves, np.concatenate([found for found, _ in alone]))
+    assert np.array_equal(weights, np.concatenate([found for _, found in alone]))
+    assert (leaves[:, 1] >= 0).any()
 
 
 @pytest.mark.parametrize(
