@@ -59,10 +59,9 @@ def in_float64(recipe: R, error: PrecisionError) -> tuple[R, dict[str, str]]:
 
     Where the dtype is given, or is float64, the error is raised.
     """
-    given: Any = recipe  # a frozen dataclass
     if recipe.dtype != AUTO or dtype_of(recipe) == "float64":
         raise error
-    return replace(given, dtype="float64"), {"arithmetic": f"float64: {error.what}"}
+    return replace(recipe, dtype="float64"), {"arithmetic": f"float64: {error.what}"}
 
 
 def subtract_offsets(dataset: Dataset, facts: Statistics, translation_invariant: bool, dtype: np.dtype[Any]) -> Dataset:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,8 +45,6 @@ from streamkern.solvers.eigenpro import EigenPro
 from streamkern.solvers.eigenpro1 import EigenPro1
 from streamkern.solvers.eigenpro2 import EigenPro2
 from streamkern.solvers.falkon import Falkon
-
-R = TypeVar("R")
 
 
 class SolverChoice(NamedTuple):
@@ -136,42 +134,41 @@ def _pass_work(made: type[EigenPro | EigenPro1], size: ProblemSize) -> tuple[flo
     return two - one, 2 * one - two
 
 
-def resolve_solver(recipe: R, budget: int, threads: int = ASSUMED_THREADS, ridge: bool = False) -> tuple[R, str]:
+def resolve_solver(recipe: Any, budget: int, threads: int = ASSUMED_THREADS, ridge: bool = False) -> tuple[Any, str]:
     """A recipe whose centers and solver are there, and why the solver was chosen; "" where it had one.
 
     Centers of the recipe, a frozen dataclass, may be None, and its solver ``"auto"``; ``ridge`` says that held-out rows
     have chosen one already.
     """
-    given: Any = recipe
-    if given.centers is None and given.features is None:
-        given.train._require_rows()
-        recipe = given = first_affordable(_with_centers(given, budget))
-    if given.solver != AUTO:
+    if recipe.centers is None and recipe.features is None:
+        recipe.train._require_rows()
+        recipe = first_affordable(_with_centers(recipe, budget))
+    if recipe.solver != AUTO:
         return recipe, ""
-    given.train._require_rows()
-    data, itemsize = planned_rows(given), np.dtype(given.dtype).itemsize
-    p, d, target = basis_width(given), data.n_features, data.target
+    recipe.train._require_rows()
+    data, itemsize = planned_rows(recipe), np.dtype(recipe.dtype).itemsize
+    p, d, target = basis_width(recipe), data.n_features, data.target
     outputs = ASSUMED_OUTPUTS
-    if given.task == "regression" and target is not None:
+    if recipe.task == "regression" and target is not None:
         outputs = max(1, int(np.prod(target.outputs)))
     memory = solver_memory(budget, data, p, itemsize)
-    patience = None if given.validation is None else PATIENCE
-    if all_rows_are_centers(given, given.train, anywhere=True) and (
-        given.centers.stored or EigenPro().chosen_projection(p, memory) != "exact"
+    patience = None if recipe.validation is None else PATIENCE
+    if all_rows_are_centers(recipe, recipe.train, anywhere=True) and (
+        recipe.centers.stored or EigenPro().chosen_projection(p, memory) != "exact"
     ):
         why = "EigenPro2: every training row is a center, so no step is projected"
-        return replace(given, solver=EigenPro2(epochs=default_passes(len(data)), patience=patience)), why
+        return replace(recipe, solver=EigenPro2(epochs=default_passes(len(data)), patience=patience)), why
     choice = choose_solver(
         ProblemSize(
-            len(data), p, d, outputs, itemsize, given.lanes, ASSUMED_THREADS, memory, features=given.features,
-            all_rows_are_centers=all_rows_are_centers(given, data), weighted=data.weighted,
+            len(data), p, d, outputs, itemsize, recipe.lanes, ASSUMED_THREADS, memory, features=recipe.features,
+            all_rows_are_centers=all_rows_are_centers(recipe, data), weighted=data.weighted,
         ),
-        features=given.features is not None,
+        features=recipe.features is not None,
         patience=patience,
-        ridge=d <= MAX_L1_FEATURES and (ridge or needs_kernel_search(given)),
+        ridge=d <= MAX_L1_FEATURES and (ridge or needs_kernel_search(recipe)),
         threads=threads,
     )  # fmt: skip
-    return replace(given, solver=choice.solver), choice.reason
+    return replace(recipe, solver=choice.solver), choice.reason
 
 
 def _with_centers(given: Any, budget: int) -> Iterator[Candidate[Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -24,9 +24,6 @@ from streamkern.sweep import gather
 
 AUTO_KERNEL = Laplace("median")
 """Bandwidths that ``tune`` tries where there is no kernel."""
-
-
-R = TypeVar("R")
 
 
 def median_distance(dataset: Dataset, executor: Executor, dtype: np.dtype[Any], norm: int = 2) -> float:
@@ -69,7 +66,7 @@ def median_norms(recipe: Any) -> list[int]:
     return sorted({kernel.norm for kernel in kernels if kernel is not None and kernel.needs_median})
 
 
-def with_median_distances(recipe: R, distances: Mapping[int, float]) -> R:
+def with_median_distances(recipe: Any, distances: Mapping[int, float]) -> Any:
     """The recipe, a frozen dataclass, with median distances, by norm, wherever a kernel depends on them."""
     changes: dict[str, Any] = {}
     for name in _NAMES:
@@ -77,8 +74,7 @@ def with_median_distances(recipe: R, distances: Mapping[int, float]) -> R:
         if kernel is not None and kernel.needs_median:
             settled = kernel.at_median(distances[kernel.norm])
             changes[name] = settled if part is kernel else replace(part, kernel=settled)
-    given: Any = recipe
-    return replace(given, **changes) if changes else recipe
+    return replace(recipe, **changes) if changes else recipe
 
 
 _NAMES = ("kernel", "features", "centers")

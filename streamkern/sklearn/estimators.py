@@ -248,17 +248,16 @@ class _KernelEstimator(BaseEstimator):  # type: ignore[misc]
         return given_resources(self.resources, self.memory, self.threads)
 
     def _fitted(self, recipe: Recipe) -> Fitted:
-        given = self._resources
-        recipe, _ = resolve_with_held_out(recipe, budget := given.budget, given.device)
+        resources = self._resources
+        budget = resources.budget
+        recipe, _ = resolve_with_held_out(recipe, budget, resources.device)
         with (
-            open_resources(self._resources) as executor,
+            open_resources(resources) as executor,
             display_if_verbose(self.verbose) as display,
             unchanging(recipe.train, recipe.validation),
         ):
             runner = Runner() if display is None else Runner(lambda progress: display("step", vars(progress)))
-            return fit_one_or_leaves(
-                recipe, executor, budget, runner, device=device_for(recipe, self._resources.device)
-            )
+            return fit_one_or_leaves(recipe, executor, budget, runner, device=device_for(recipe, resources.device))
 
     def predict(self, X: Any) -> Array:
         """Return predictions, shape (n,). For c targets or labels in each row, return shape (n, c).
