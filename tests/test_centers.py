@@ -1,5 +1,6 @@
 """Choices of centers: uniform and given rows, k-means, randomly pivoted Cholesky; none depends on where blocks run."""
 
+import json
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -324,6 +325,11 @@ def test_a_prefix_of_the_pivots_spans_nearly_as_much_as_pivots_of_their_own(exec
     whole = RPCholesky(200, kernel).choose(dataset(X), executors[1], F8).Z
     alone = RPCholesky(50, kernel).choose(dataset(X), executors[1], F8).Z
     assert residual(kernel, X, whole[:50]).sum() < 1.3 * residual(kernel, X, alone).sum()
+
+
+def test_pivots_are_told_in_json_with_the_kernel_that_they_follow():
+    told = [json.dumps(RPCholesky(50, Gaussian(bandwidth)).to_json()) for bandwidth in (2.0, 2.0, 3.0)]
+    assert told[0] == told[1] != told[2]
 
 
 @pytest.mark.slow
