@@ -408,32 +408,29 @@ def tables_short() -> str:
 def forty() -> str:
     """Return mean ranks of default settings, and their errors and log losses relative to the best of each table.
 
-    An error is the error rate, or the root mean squared error; a table's is the mean of the splits of all models.
+    An error is the error rate, or the root mean squared error, in the mean of the splits that all models have.
     """
     found: dict[str, dict[str, dict[int, Record]]] = {}
     for record in records("forty"):
         found.setdefault(record["table"], {}).setdefault(record["model"], {})[record["split"]] = record
     sealed = {record["table"] for record in records("forty", sealed=True)}
-    rows = []
-    for title in DEFAULTS:
-        row = [SHORT.get(title, title)]
-        for part in (found.keys() - sealed, sealed):
-            for measure in (mistake, itself):
-                places, ratios = [], []
-                for name in part:
-                    means = mean_errors(found[name], measure)
-                    if means:
-                        places.append(1 + sum(each < means[title] for each in means.values()))
-                        ratios.append(means[title] / min(means.values()))
-                row += [f"{fmean(places):.2f}", f"{fmean(ratios):.3f}"]
-        rows.append(row)
-    kinds = [f"{part}: {kind}" for part in ("developed", "sealed") for kind in ("rank", "error", "rank", "log loss")]
-    return f"{grid(['defaults', *kinds], rows)}\n\n{source('forty')}"
+    headings, columns = ["defaults"], [[SHORT.get(title, title) for title in DEFAULTS]]
+    for part, names in (("developed with", found.keys() - sealed), ("sealed", sealed)):
+        for kind, measure in (("error", mistake), ("log loss", itself)):
+            tables = [means for name in sorted(names) if (means := mean_errors(found[name], measure))]
+            ranks = [
+                [1 + sum(each < means[title] for each in means.values()) for means in tables] for title in DEFAULTS
+            ]
+            ratios = [[means[title] / min(means.values()) for means in tables] for title in DEFAULTS]
+            headings += [f"{len(tables)} {part}: rank by {kind}", f"{kind} / least"]
+            columns += [[f"{fmean(each):.2f}" for each in ranks], [f"{fmean(each):.3f}" for each in ratios]]
+    return f"{grid(headings, list(map(list, zip(*columns, strict=True))))}\n\n{source('forty')}"
 
 
-def mistake(record: Record) -> float | None:
+def mistake(record: Record) -> float:
     """Return the error rate of a record, or the root mean squared error in standard deviations of the target."""
-    return (1 - record["score"]) ** (1.0 if record["metric"] == "accuracy" else 0.5)
+    error: float = (1 - record["score"]) ** (1.0 if record["metric"] == "accuracy" else 0.5)
+    return error
 
 
 def itself(record: Record) -> float | None:
@@ -442,10 +439,11 @@ def itself(record: Record) -> float | None:
 
 
 def mean_errors(models: dict[str, dict[int, Record]], measure: Callable[[Record], float | None]) -> dict[str, float]:
-    """Return the mean error of each model on the splits that all have; nothing where there is no such error."""
-    splits = set.intersection(*(set(each) for each in models.values()))
-    errors = {title: [measure(each[split]) for split in splits] for title, each in models.items()}
-    return {title: fmean(filter(None, each)) for title, each in errors.items() if all(each)}
+    """Return the mean error of each model on the splits that all have; nothing if there is no such error."""
+    splits = set.intersection(*(set(models.get(title, ())) for title in DEFAULTS))
+    errors = {title: [measure(models[title][split]) for split in sorted(splits)] for title in DEFAULTS}
+    known = {title: [each for each in found if each is not None] for title, found in errors.items()}
+    return {title: fmean(found) for title, found in known.items()} if all(known.values()) else {}
 
 
 def small_summary() -> str:

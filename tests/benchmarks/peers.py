@@ -40,7 +40,8 @@ def larger_trees(classes: bool) -> Any:
 class Hist:
     """Scikit-learn's boosted trees with their defaults, without what they refuse.
 
-    Those are more than 255 categories, in whose place they get codes, and classes of a single row.
+    Those are more than 255 categories, in whose place they get numbers in the order of the words, and classes of a
+    single row. (The order of the file would tell of targets where it is sorted by them.)
 
     Args:
         classes: whether targets are classes.
@@ -73,7 +74,8 @@ class Hist:
         """Return the frame with numbers in place of categories that are too many."""
         kinds = {name: kind for name, kind in frame.dtypes.items() if isinstance(kind, pd.CategoricalDtype)}
         wide = [name for name, kind in kinds.items() if len(kind.categories) > 255]
-        return frame.assign(**{str(name): frame[name].cat.codes for name in wide})
+        ordered = {str(name): frame[name].cat.set_categories(sorted(kinds[name].categories)) for name in wide}
+        return frame.assign(**{name: values.cat.codes for name, values in ordered.items()})
 
 
 class MoreTrees:
