@@ -340,7 +340,7 @@ class StoredArray(StoredRows):
             one, zero = np.array([1, 0]).astype(self.array.dtype)
             other = zero if self._fill == one else one
         metadata = replace(self.array.metadata, fill_value=other)
-        return zarr.Array(replace(self.array.async_array, metadata=metadata))
+        return zarr.Array(zarr.AsyncArray(metadata, self.array.store_path))
 
     def _explained(self, a: int, b: int, error: Exception) -> CorruptChunkError:
         """The error of a failed read names the first stored chunk that fails when read alone."""
