@@ -42,7 +42,7 @@ from streamkern.engine.operation_counts import Operations, eigh
 from streamkern.errors import UsageError
 from streamkern.execute.base import Executor, Parts
 from streamkern.models.cut_tree import CutTree, Partition
-from streamkern.partition.leaf_rows import routed_scan, row_bytes
+from streamkern.partition.leaf_rows import encoded_row_bytes, routed_scan
 from streamkern.rng import Draw
 from streamkern.storage.serialize import serializable_as
 from streamkern.sweep import ScanWork, gather_weighted, sweep
@@ -190,7 +190,7 @@ class TreeBuilder:
 
     @property
     def _sample_rows(self) -> int:
-        return sample_rows(self.partition, self.assembly.dataset.base_rows, row_bytes(self.assembly))
+        return sample_rows(self.partition, self.assembly.dataset.base_rows, encoded_row_bytes(self.assembly))
 
     @property
     def _whole(self) -> bool:

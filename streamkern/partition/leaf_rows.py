@@ -226,17 +226,17 @@ LeafRows = LeafIds | LeafRuns | RowsOfSomeLeaves
 
 def routed_scan(assembly: Assembly) -> Scan:
     """Scan all rows in blocks that are routed to leaves, none larger than a run."""
-    row = row_bytes(assembly)
+    row = encoded_row_bytes(assembly)
     return Scan(assembly, max(1, min(max(_BLOCK_ROWS, BLOCK_BYTES // row), RUN_BYTES // row)))
 
 
 def first_blocks(scan: Scan) -> IntArray:
     """Return each run's first block, and their number: by the ids of rows, so that rows at the end move none."""
-    run_rows = max(1, RUN_BYTES // row_bytes(scan.assembly))
+    run_rows = max(1, RUN_BYTES // encoded_row_bytes(scan.assembly))
     return np.append(np.flatnonzero(np.diff(scan.spans[0] // run_rows, prepend=-1)), len(scan))
 
 
-def row_bytes(assembly: Assembly) -> int:
+def encoded_row_bytes(assembly: Assembly) -> int:
     """Return the bytes of an encoded row."""
     return assembly.dataset.n_features * assembly.dtype.itemsize
 

@@ -292,8 +292,11 @@ class DerivedSource(Source):
             return self
         made = copy(self)
         made.__dict__.pop("fingerprint", None)
-        made.source, made.schema, made.dtype = inner, inner.schema, inner.dtype
+        made._take(inner)
         return made
+
+    def _take(self, source: Source) -> None:
+        self.source, self.schema, self.dtype = source, source.schema, source.dtype
 
 
 def kind_mismatch_error(name: str, text: bool, where: str) -> DataError:
