@@ -528,10 +528,10 @@ def child(name: str, source: str, folder: str, room: int, hard: bool) -> None:
         getattr(sk, public)
     base, case = resident_bytes(), CASES[name]
     memory = base + room
-    if hard:  # libraries map far more than they hold: what a run adds is bounded, as under ulimit -v
+    if hard:  # libraries map far more than they hold, Arrow's allocator a GiB at once: what a run adds is bounded
         with open("/proc/self/statm") as file:
             mapped = int(file.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (mapped + room + 1024 * MIB,) * 2)
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + room + 2048 * MIB,) * 2)
     said = {"outcome": "done", "projected": 0}
     try:
         said["projected"], _ = COMMANDS[case.command](source, Path(folder), memory, case.options)
