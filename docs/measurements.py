@@ -424,7 +424,17 @@ def forty() -> str:
             ratios = [[means[title] / min(means.values()) for means in tables] for title in DEFAULTS]
             headings += [f"{len(tables)} {part}: rank by {kind}", f"{kind} / least"]
             columns += [[f"{fmean(each):.2f}" for each in ranks], [f"{fmean(each):.3f}" for each in ratios]]
-    return f"{grid(headings, list(map(list, zip(*columns, strict=True))))}\n\n{source('forty')}"
+    behind = {}
+    for name, models in found.items():
+        if means := mean_errors(models, mistake):
+            behind[name] = means[OURS] / min(means.values())
+    worst = max(behind, key=lambda name: behind[name])
+    shape = next(record for record in records("forty", table=worst))
+    said = (
+        f"streamkern is furthest behind on {worst}, with {shape['rows']:,} rows for training and {shape['columns']:,} "
+        f"columns: its error is {behind[worst]:.1f} times the least."
+    )
+    return f"{grid(headings, list(map(list, zip(*columns, strict=True))))}\n\n{said} {source('forty')}"
 
 
 def mistake(record: Record) -> float:
