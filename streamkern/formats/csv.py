@@ -268,7 +268,7 @@ class CsvSource(TableSource):
             if not ragged:
                 raise
             row = ragged[0]
-            found = re.search(rb"(?<=\n)" + re.escape(row.text.encode()) + rb"(?=[\r\n]|\Z)", text)
+            found = re.search(rb"(?m)^" + re.escape(row.text.encode()) + rb"(?=[\r\n]|\Z)", text)
             at = 0 if found is None else found.start()
             raise DataError(
                 f"a record has {row.actual_columns} fields instead of {row.expected_columns}: {shortened(row.text)}",

@@ -214,6 +214,7 @@ HEAD = "name,a\nx,1\ny,2\n"
         ('name,"a\nx,1\ny,2\n', UNCLOSED, "line 1"),
         (HEAD + "z\nu,4\n", "1 fields instead of 2", "line 4"),
         (HEAD + "z,3\nu,4,5\n", "3 fields instead of 2", "line 5"),
+        ("name,a\nu,4,5\nz,3\nu,4,5\n", "3 fields instead of 2", "line 2"),
         (HEAD + '"z\nz",3\nu,4,5\n', "3 fields instead of 2", "line 6"),
         (HEAD + "z,3\nu\0,4\n", "NUL byte", "line 5"),
         (HEAD + "z,1e400\nu,4\n", r"column 'a', row 2: .* '1e400'", "t.csv"),
