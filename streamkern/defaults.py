@@ -461,8 +461,8 @@ LINEAR_STANDARD_ERRORS = 2.0
 14 of 68 fits were worse; with two 1 of 25 (ADR 22). Without it, 3 of 45 fits to 450, 1,000 or 3,000 rows of small
 tables lose R²: .029 (loans), .011 and .004; none gains; at full size it is chosen in none of 24."""
 MAX_ERROR_RATIO = 0.99
-"""A model beats a simpler one where its squared error is less than this part of the other's, and by more than the
-standard error of the difference on the same rows: in the search, and where a trial chooses leaves. In ``tune`` fewer
+"""A model beats a simpler one where its error is less than this part of the other's, and by more than the standard
+error of the difference on the same rows: in the search, and where a trial chooses leaves. In ``tune`` fewer
 centers, or a bandwidth nearer to the median distance, may cost as much, whatever the standard error: with it, counts of
 3,000 rows have .009 more error."""
 SUBSAMPLE_SIZES = tuple(
@@ -498,9 +498,10 @@ MAX_RIDGES_SOLVED = 4
 """Ridges that a model with every row as a center is solved for, about."""
 MAX_EXACT_ERROR = 1e-10
 """Squared error that may be float32 rounding alone: relative to the targets' variance, or absolute for classes."""
-MIN_ROWS_PER_COLUMN = 20
-"""Rows of the subsample for each number of a metric's diagonal, at least: what fewer say of many does not hold for all
-rows (Fashion-MNIST). There are as many as columns, or, for metrics of all directions, as features."""
+MIN_ROWS_PER_FEATURE = 20
+"""Rows of the subsample for each feature of a metric of all directions, at least: what fewer say of many does not hold
+for all rows (Fashion-MNIST). One of a weight for each feature is tried on fewer: with 500 rows of 32 columns, 400 of
+170, 5,000 of 1,500, it is much better than none."""
 MIN_METRIC_ROWS = 40
 """Rows below which nothing is learned about features, and no kernel is searched for."""
 MAX_L1_FEATURES, MAX_FULL_FEATURES = 200, 1000

@@ -15,7 +15,7 @@ from sklearn.metrics import log_loss
 import streamkern as sk
 from streamkern.calibration import probabilities as module
 from streamkern.calibration.out_of_sample import OutOfSample
-from streamkern.calibration.probabilities import ProbabilityCalibration, fit_probabilities
+from streamkern.calibration.probabilities import ProbabilityCalibration, calibrated_losses, fit_probabilities
 from streamkern.cpu import default_engine
 from streamkern.data.row_order import Scan
 from streamkern.evaluation import metrics
@@ -65,6 +65,27 @@ def test_newton_finds_the_mode_that_another_method_finds(own, weighted, monkeypa
     np.testing.assert_allclose(
         hessian, [(slope(theta + e) - slope(theta - e)) / 2e-5 for e in step], rtol=1e-3, atol=1e-2
     )
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_losses_that_models_are_compared_by_are_of_what_outputs_tell_of_the_classes(classes):
+    rows = _left_out(classes)
+    F, y, ones = rows.outputs, rows.y, np.ones(len(rows.y))
+
+    def loss(F, w=ones):
+        return np.average(calibrated_losses(F, y, w, default_engine()), weights=w)
+
+    shrunk = 0.5 * F + 0.5 / classes  # as of a large ridge: twice as far from 0 and 1
+    squares = [np.square(each - np.eye(classes)[y]).mean() for each in (F, shrunk)]
+    assert squares[1] > 1.1 * squares[0]
+    assert loss(shrunk) == pytest.approx(loss(F), rel=0.05)
+    noisy = F + 0.25 * np.random.default_rng(1).standard_normal(F.shape)
+    assert loss(noisy) > 1.2 * loss(F)
+    # Rows of weight 0, and so a class that only they have, do not count.
+    w = np.where(y == 0, 0.0, 1.0)
+    found = calibrated_losses(F, y, w, default_engine())
+    assert not found[y == 0].any()
+    np.testing.assert_array_equal(found[y > 0], calibrated_losses(F[y > 0], y[y > 0], w[y > 0], default_engine()))
 
 
 def test_without_rows_that_say_otherwise_probabilities_are_the_outputs():

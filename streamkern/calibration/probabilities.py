@@ -244,6 +244,21 @@ def fit_probabilities(out_of_sample: OutOfSample, engine: Engine, logits: bool =
     return replace(made, facts=facts, sets=ClassScores.of(made.probabilities(F), y, weight))
 
 
+def calibrated_losses(outputs: Array, y: IntArray, w: Array, engine: Engine) -> Array:
+    """Return log losses (n,) of rows with outputs (n, K), class codes and weights, by which models are compared.
+
+    The calibration has parameters that classes share, and is fitted to these rows; rows of weight 0 have no loss.
+    """
+    losses, counted = np.zeros(len(y)), w > 0
+    present, code = np.unique(y[counted], return_inverse=True)
+    features = _features(_comparable_outputs(outputs[counted], False), False)[:2]
+    weight = w[counted] / w[counted].mean()
+    fit = _Newton([each[:, present] for each in features], code, weight, engine, own=False)
+    fit.solved()
+    losses[counted] = -fit.loss(fit.theta)[1][fit.at]
+    return losses
+
+
 def _solved(
     features: list[Array], code: Array, w: Array, engine: Engine, classes: int, present: Array, logits: bool
 ) -> ProbabilityCalibration:

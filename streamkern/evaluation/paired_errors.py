@@ -1,4 +1,4 @@
-"""Squared errors of models on the same rows, which say whether one model is better than another."""
+"""Errors of models on the same rows, which say whether one model is better than another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from streamkern.calibration.probabilities import calibrated_losses
 from streamkern.defaults import MAX_ERROR_RATIO
+from streamkern.engine import Engine
 from streamkern.engine.packed_triangle import cuts
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array
@@ -17,19 +19,22 @@ from streamkern.types import Array
 @serializable
 @dataclass(frozen=True, eq=False)
 class Errors:
-    """Errors of a model on rows that it was not fitted to: squares, means over outputs, and row weights, shape (n,)."""
+    """Errors of a model on rows that it was not fitted to, and row weights, shape (n,).
 
-    squares: Array
+    They are squares, means over outputs, or log losses of classes.
+    """
+
+    errors: Array
     weights: Array
 
     @property
     def mean(self) -> float:
-        """The mean squared error."""
-        return float(np.average(self.squares, weights=self.weights))
+        """The mean error."""
+        return float(np.average(self.errors, weights=self.weights))
 
     def doubt(self, other: Errors) -> float:
         """Return the standard error of the difference of two means on the same rows: much less than that of either."""
-        apart = self.squares - other.squares
+        apart = self.errors - other.errors
         apart = self.weights * (apart - np.average(apart, weights=self.weights))
         return float(np.sqrt(np.square(apart).sum()) / self.weights.sum())
 
@@ -66,47 +71,59 @@ class ModelErrors(NamedTuple):
     """Errors of k models on the same n rows, none of which they were fitted to.
 
     Attributes:
+        outputs: of some rows, shape (b, k, c), of all models.
+        targets: of all rows, shape (n, c).
         squares: means over outputs, shape (n, k).
-        mistakes: 1.0 where the largest output is not the row's class, shape (n, k); None for values.
         weights: of the rows, shape (n,).
         score: accuracy, or the mean R² of the outputs, shape (k,).
+        classify: whether targets are codes of one class.
     """
 
+    outputs: Callable[[slice], Array]
+    targets: Array
     squares: Array
-    mistakes: Array | None
     weights: Array
     score: Array
+    classify: bool
 
     @classmethod
     def of(
         cls, outputs: Callable[[slice], Array], targets: Array, w: Array | None, models: int, classify: bool
     ) -> ModelErrors:
-        """Compare outputs with targets (n, c), float64; ``outputs`` returns those of some rows, (b, k, c)."""
+        """Compare outputs with targets (n, c), float64."""
         n, c = targets.shape
         mass = np.ones(n) if w is None or not np.any(w) else np.asarray(w, dtype=np.float64)
-        squares, mistakes, total = np.zeros((n, models)), np.zeros((n, models)), np.zeros((models, c))
-        for rows in cuts(n, max(256, (1 << 20) // (models * c))):  # about a million outputs at a time
+        squares, right, total = np.zeros((n, models)), np.zeros(models), np.zeros((models, c))
+        for rows in _pieces(n, models * c):
             F = outputs(rows)
             if classify:
-                mistakes[rows] = F.argmax(axis=2) != targets[rows].argmax(axis=1)[:, None]
+                right += mass[rows] @ (F.argmax(axis=2) == targets[rows].argmax(axis=1)[:, None])
             found = np.square(F - targets[rows][:, None])
             squares[rows] = found.mean(axis=2)
             total += np.tensordot(mass[rows], found, 1)
         if classify:
-            return cls(squares, mistakes, mass, 1.0 - mass @ mistakes / mass.sum())
+            return cls(outputs, targets, squares, mass, right / mass.sum(), True)
         apart = targets - mass @ targets / mass.sum()
         spread = np.maximum(mass @ np.square(apart), np.finfo(np.float64).tiny)
-        return cls(squares, None, mass, np.mean(1 - total / spread, axis=1))
+        return cls(outputs, targets, squares, mass, np.mean(1 - total / spread, axis=1), False)
 
     @property
     def mse(self) -> Array:
         """Weighted mean squared errors, shape (k,)."""
         return np.asarray(self.weights @ self.squares / self.weights.sum())
 
-    def errors(self, model: int) -> Errors:
-        """Return the squared errors of one of the models."""
-        return Errors(self.squares[:, model], self.weights)
+    def errors(self, model: int, engine: Engine) -> Errors:
+        """Return what one of the models is compared by: log losses of calibrated classes, or the squares of values.
 
-    def wrong(self, model: int) -> Errors | None:
-        """Return the mistakes of one of the models; None for values."""
-        return None if self.mistakes is None else Errors(self.mistakes[:, model], self.weights)
+        Squares of classes are those of outputs, which may be far from 0 and 1 and still tell the classes apart.
+        """
+        if not self.classify:
+            return Errors(self.squares[:, model], self.weights)
+        n, (k, c) = len(self.targets), (self.squares.shape[1], self.targets.shape[1])
+        outputs = np.concatenate([self.outputs(rows)[:, model] for rows in _pieces(n, k * c)])
+        return Errors(calibrated_losses(outputs, self.targets.argmax(axis=1), self.weights, engine), self.weights)
+
+
+def _pieces(rows: int, outputs: int) -> list[slice]:
+    """Rows of about a million outputs."""
+    return cuts(rows, max(256, (1 << 20) // outputs))

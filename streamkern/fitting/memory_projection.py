@@ -51,9 +51,9 @@ def planned_rows(recipe: Recipe) -> Dataset:
 def with_search(shape: FitShape) -> FitShape:
     """The shape with the trials for a recipe whose kernel is open; without where ``default_kernel`` is taken."""
     recipe: Recipe = shape.recipe
-    rows, columns = recipe.train.base_rows, recipe.train.source.n_features
     given: dict[str, Any] = {"kernel": recipe.kernel, "metric": recipe.metric}
-    search = search_for(shape.cost_estimate, rows, columns, shape.budget, recipe.seed % (1 << 31), **given)
+    rows, seed = recipe.train.base_rows, recipe.seed % (1 << 31)
+    search = search_for(shape.cost_estimate, rows, shape.budget, seed, **given)
     apart = recipe.train.roles is not None
     return shape if search is None else replace(shape, search=replace(search, apart=apart))
 

@@ -229,7 +229,7 @@ class PartitionShape(FitShape):
         one = self._fitted_leaf
         if not needs_kernel_search(one.recipe):
             return None
-        columns, seed = self.dataset.source.n_features, self.recipe.seed % (1 << 31)
-        rows, given = self.dataset.base_rows, {"kernel": self.recipe.kernel, "metric": self.recipe.metric}
-        search = search_for(one.cost_estimate, rows, columns, self.budget, seed, self.leaves, **given)
+        rows, seed = self.dataset.base_rows, self.recipe.seed % (1 << 31)
+        given = {"kernel": self.recipe.kernel, "metric": self.recipe.metric}
+        search = search_for(one.cost_estimate, rows, self.budget, seed, self.leaves, **given)
         return search and replace(search, apart=self.recipe.train.roles is not None)

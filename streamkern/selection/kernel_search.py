@@ -61,7 +61,7 @@ from streamkern.defaults import (
     MIN_FULL_KERNEL_SEARCH_SECONDS,
     MIN_LOGISTIC_RIDGE,
     MIN_METRIC_ROWS,
-    MIN_ROWS_PER_COLUMN,
+    MIN_ROWS_PER_FEATURE,
     MIN_ROWS_TO_HOLD_OUT,
     MIN_SEARCH_SECONDS,
     NEAR_BANDWIDTHS,
@@ -77,7 +77,16 @@ from streamkern.defaults import (
 from streamkern.engine.operation_counts import Operations
 from streamkern.errors import DataError
 from streamkern.kernels import Kernel, Laplace, Linear, is_open, kernel_from_json
-from streamkern.selection.learned_metric import AGOP, Metric, Round, Rounds, learn_metric, round_work, sampled_bytes
+from streamkern.selection.learned_metric import (
+    AGOP,
+    Metric,
+    Round,
+    Rounds,
+    error_of,
+    learn_metric,
+    round_work,
+    sampled_bytes,
+)
 from streamkern.selection.median_bandwidth import median_distance, with_bandwidths
 from streamkern.solvers.base import Problem, Solver, traits_of
 from streamkern.solvers.direct import Direct
@@ -235,8 +244,8 @@ class KernelChoice:
     """The kernel that was chosen, as JSON, with its ridge for ``rows`` rows, and why.
 
     The metric is of kind ``none`` where none is better. ``trials`` have kernel, kind, round, rows, centers, ridge,
-    squared error and score of every model, in order. ``simple`` is the squared error of ``default_kernel``, ``best`` of
-    the choice, on ``held_out`` rows or on all rows, each left out.
+    squared error, log loss of classes and score of every model, in order. ``simple`` is the error of
+    ``default_kernel``, ``best`` of the choice, on ``held_out`` rows or on all rows, each left out.
     """
 
     described: dict[str, Any]
@@ -261,20 +270,24 @@ class KernelChoice:
         if self.best == self.simple:
             if self.metric.begins_exact:
                 return f"{head}its error is one of rounding"
-            right = " and right as often" if self.metric.metric == "accuracy" else ""
-            return f"{head}none {tried} is clearly {1 - MAX_ERROR_RATIO:.0%} better{right}"
+            return f"{head}none {tried} is clearly {1 - MAX_ERROR_RATIO:.0%} better"
         metric = "no metric" if self.metric.kind == "none" else f"a {self.metric.kind} metric"
         radial, linear = radial_part(self.described)
         rows = "held-out rows" if self.held_out else "rows left out one at a time"
         kernel = f"{kernel_from_json(radial)!r}{' and a linear part' if linear else ''}"
         return (
-            f"kernel: {kernel} with {metric}: squared error {self.best:.4g} on {rows}, chosen {tried}, and "
+            f"kernel: {kernel} with {metric}: {self.error_name} {self.best:.4g} on {rows}, chosen {tried}, and "
             f"{self.simple:.4g} with the default bandwidth and no metric"
         )
 
+    @property
+    def error_name(self) -> str:
+        """What models were compared by."""
+        return "log loss" if self.metric.metric == "accuracy" else "squared error"
+
     def chosen(self, trial: dict[str, Any]) -> bool:
         """Return True if a model of ``trials`` is the chosen one."""
-        return bool(trial["kernel"] == self.described and trial["mse"] == self.best)
+        return bool(trial["kernel"] == self.described and error_of(trial) == self.best)
 
     def summary(self) -> dict[str, Any]:
         """Return JSON-serialisable facts, for results."""
@@ -290,13 +303,14 @@ class KernelChoice:
 
     def lines(self) -> list[str]:
         """Return a table of the models, in order."""
-        head = ("norm", "bandwidth", "metric", "round", "rows", "centers", "ridge", "score", "mse")
+        error = self.error_name.replace("squared error", "mse")
+        head = ("norm", "bandwidth", "metric", "round", "rows", "centers", "ridge", "score", error)
         lines = ["".join(f"{name:>10}" for name in head)]
         for trial in self.trials:
             norm, sigma = norm_and_bandwidth(trial["kernel"])
             lines.append(
                 f"{norm:>10}{sigma:>10.4g}{trial['kind']:>10}{trial['round']:>10}{trial['rows']:>10,}"
-                f"{trial['centers']:>10,}{trial['ridge']:>10.0e}{trial['score']:>10.4f}{trial['mse']:>10.4g}"
+                f"{trial['centers']:>10,}{trial['ridge']:>10.0e}{trial['score']:>10.4f}{error_of(trial):>10.4g}"
                 + (" *" if self.chosen(trial) else "")
             )
         return lines
@@ -368,12 +382,11 @@ def needs_kernel_search(recipe: Any) -> bool:
 
 
 def search_for(
-    cost_estimate: CostEstimate, rows: int, columns: int, budget: int, seed: int = 0, leaves: int = 1,
+    cost_estimate: CostEstimate, rows: int, budget: int, seed: int = 0, leaves: int = 1,
     kernel: Kernel | None = None, metric: AGOP | None = None,
 ) -> Search | None:  # fmt: skip
     """Return the largest search that a fit allows; None where not even the smallest is.
 
-    ``columns`` are those of the table: its categories have a weight of their metric each, whatever their levels.
     The work at nominal prices is at most ``MAX_SEARCH_SHARE`` of that of the fit (of ``LBFGS``, of that of
     ``Direct``), times its ``leaves``; or, where that is more, ``MIN_SEARCH_WORK``, or the fit's part of the rows times
     ``MIN_FULL_KERNEL_SEARCH_WORK`` where every row is a center. Those of models of the search are centers then, too;
@@ -390,7 +403,7 @@ def search_for(
     few = ((rows, rows),) if MIN_METRIC_ROWS <= rows < MIN_ROWS_TO_HOLD_OUT else ()
     # Passes of a solver that iterates would compute the sum's values over and over, and see its spectrum.
     searches = [
-        _search(sample, sample if all_rows_are_centers else p, columns, d, seed, traits.one_pass, kernel, metric)
+        _search(sample, sample if all_rows_are_centers else p, d, seed, traits.one_pass, kernel, metric)
         for sample, p in (*SUBSAMPLE_SIZES, *few)
         if sample <= rows
     ]
@@ -408,15 +421,15 @@ def sample_search(
     sample: Dataset, centers: int, seed: int, linear: bool, kernel: Kernel | None, metric: AGOP | None
 ) -> Search | None:
     """The search on all rows of a subsample; None where they are too few for it."""
-    rows, columns, d = sample.base_rows, sample.source.n_features, sample.n_features
-    return _search(rows, centers, columns, d, seed, linear, kernel, metric) if rows >= MIN_METRIC_ROWS else None
+    rows, d = sample.base_rows, sample.n_features
+    return _search(rows, centers, d, seed, linear, kernel, metric) if rows >= MIN_METRIC_ROWS else None
 
 
 def _search(
-    rows: int, centers: int, columns: int, d: int, seed: int, linear: bool, kernel: Kernel | None, metric: AGOP | None
+    rows: int, centers: int, d: int, seed: int, linear: bool, kernel: Kernel | None, metric: AGOP | None
 ) -> Search:
-    kinds = [] if rows < max(MIN_ROWS_TO_HOLD_OUT, MIN_ROWS_PER_COLUMN * min(columns, d)) else ["diagonal"]
-    if rows >= max(MIN_ROWS_TO_HOLD_OUT, MIN_ROWS_PER_COLUMN * d) and 1 < d <= MAX_FULL_FEATURES:
+    kinds = [] if rows < MIN_ROWS_TO_HOLD_OUT else ["diagonal"]
+    if rows >= max(MIN_ROWS_TO_HOLD_OUT, MIN_ROWS_PER_FEATURE * d) and 1 < d <= MAX_FULL_FEATURES:
         kinds.append("full")
     if metric is not None:
         kinds = [] if rows < MIN_ROWS_TO_HOLD_OUT else list(metric.kinds(d))
@@ -442,7 +455,7 @@ def choose_kernel(search: Search, problem: Problem) -> KernelChoice:
         metric = learn_metric(search.metric_of_few, found.problem.kernel, problem)
     described, rows = found.problem.kernel.to_json(), rounds.train.base_rows
     return KernelChoice(
-        described, found.ridge, rows, metric, tuple(trials.made), simple.mse, found.mse, rounds.held is not None
+        described, found.ridge, rows, metric, tuple(trials.made), simple.error, found.error, rounds.held is not None
     )
 
 
@@ -527,13 +540,8 @@ def _simplest(simple: Round, more: Sequence[Round]) -> Round:
 
 
 def _preferred(simpler: Round, more: Sequence[Round]) -> Round:
-    """The least squared error of more, where it beats that of the simpler model, or else the simpler model.
-
-    A metric may lower the squared error of classes and decide worse (ADR 22): models that surely make more mistakes
-    than the simpler one are left out.
-    """
-    right = [each for each in more if not (simpler.wrong and each.wrong and simpler.wrong.surely_less(each.wrong))]
-    least = _least_error([simpler, *right])
+    """The least error of more, where it beats that of the simpler model, or else the simpler model."""
+    least = _least_error([simpler, *more])
     return least if least.errors.beats(simpler.errors) and not simpler.exact else simpler
 
 
@@ -560,4 +568,4 @@ class _Trials:
 
 
 def _least_error(rounds: Sequence[Round]) -> Round:
-    return min(rounds, key=lambda each: each.mse)
+    return min(rounds, key=lambda each: each.error)

@@ -147,7 +147,7 @@ class Metric:
         factor: of rows: M^½ times a number that keeps their mean distance; shape (d,) or (d, d).
         importances: share of each feature in the squared gradient of the kept round's model, features in units of their
             standard deviation: shape (d,), sum 1.
-        history: kind, round, ridge, squared error and score on held-out rows of every round.
+        history: kind, round, ridge, squared error, log loss of classes and score on held-out rows of every round.
         metric: name of scores: ``accuracy`` or ``r2``.
     """
 
@@ -185,7 +185,7 @@ class Metric:
 
     def reason(self) -> str:
         """The choice and its reasons, in a sentence."""
-        best = min(self.history, key=lambda each: each["mse"])
+        best = min(self.history, key=error_of)
         plain = self.history[0]
         if self.kind == "none":
             return f"metric: none, since no round of {len(self.history) - 1} is better on held-out rows"
@@ -231,7 +231,7 @@ class GradientOuter(Contribution):
 class Round(NamedTuple):
     """A model on rows through a metric: weights (p, c), and errors on rows that it was not fitted to.
 
-    ``errors`` are squared, with their mean ``mse``; ``wrong`` are mistakes of classes, None for values.
+    ``errors``, by which models are compared, are those of ``ModelErrors``; ``mse`` is the mean square of outputs.
     """
 
     kind: str
@@ -244,7 +244,11 @@ class Round(NamedTuple):
     mse: float
     score: float
     errors: Errors
-    wrong: Errors | None = None
+
+    @property
+    def error(self) -> float:
+        """The mean error."""
+        return self.errors.mean
 
     @property
     def exact(self) -> bool:
@@ -253,7 +257,13 @@ class Round(NamedTuple):
 
     def facts(self) -> dict[str, Any]:
         """The fields of the round in the history."""
-        return {"kind": self.kind, "round": self.number, "ridge": self.ridge, "mse": self.mse, "score": self.score}
+        facts = {"kind": self.kind, "round": self.number, "ridge": self.ridge, "mse": self.mse, "score": self.score}
+        return facts | ({"log_loss": self.error} if isinstance(self.problem.encoding, Classes) else {})
+
+
+def error_of(facts: dict[str, Any]) -> float:
+    """The error of a round in a history, by which it is compared: the log loss of classes."""
+    return float(facts.get("log_loss", facts["mse"]))
 
 
 def learn_metric(agop: AGOP, kernel: Kernel, problem: Problem) -> Metric:
@@ -263,7 +273,7 @@ def learn_metric(agop: AGOP, kernel: Kernel, problem: Problem) -> Metric:
     made = [plain]
     for kind in agop.kinds(rounds.d):
         made += rounds.learned(plain, kind)
-    return rounds.metric(min(made, key=lambda each: each.mse), made)
+    return rounds.metric(min(made, key=lambda each: each.error), made)
 
 
 @dataclass(eq=False)
@@ -370,7 +380,7 @@ class Rounds:
                 M[list(block)] = M[list(block)].mean()
             M = M / M.max()
             made.append(self.fit(kind, number, M, self.factor(M), current.ridge))
-            if not made[-1].mse < current.mse:
+            if not made[-1].error < current.error:
                 break
             current = made[-1]
         return made
@@ -412,7 +422,7 @@ class Rounds:
         kept = np.ascontiguousarray(weights[:, best * c : (best + 1) * c], dtype=self.dtype)
         return Round(
             kind, number, M, factor, problem, kept, ridges[best], float(mse[best]), float(compared.score[best]),
-            compared.errors(best), compared.wrong(best),
+            compared.errors(best, problem.engine),
         )  # fmt: skip
 
     def problem_through(self, kind: str, number: int, M: Array, factor: Array) -> Problem:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from streamkern.calibration.probabilities import calibrated_losses
 from streamkern.cpu import default_engine
 from streamkern.engine import Engine
 from streamkern.engine.ridge import RidgePath, left_out_kernel_path, left_out_path, solve_ridge
@@ -61,20 +62,19 @@ def test_rows_left_out_as_centers_too_are_fits_without_them():
 
 @pytest.mark.parametrize("classify", [False, True])
 def test_errors_of_models_side_by_side_are_those_of_each(classify: bool):
-    n, k, c = 5000, 3, 4
+    n, k, c = 100_000, 3, 4  # in two pieces
     T = np.eye(c)[rng.integers(0, c, n)] if classify else rng.normal(size=(n, c))
     F, w = T[:, None] + rng.normal(size=(n, k, c)), rng.uniform(size=n)
     found = ModelErrors.of(lambda rows: F[rows], T, w, k, classify)
     for i in range(k):
         mse = np.average(np.square(F[:, i] - T).mean(axis=1), weights=w)
         assert found.mse[i] == pytest.approx(mse)
-        assert found.errors(i).mean == pytest.approx(mse)
-        wrong = found.wrong(i)
-        assert (wrong is not None) == classify
-        if wrong is not None:
-            assert wrong.mean == pytest.approx(1 - found.score[i])
+        errors = found.errors(i, default_engine())
+        if classify:
+            np.testing.assert_array_equal(errors.errors, calibrated_losses(F[:, i], T.argmax(1), w, default_engine()))
             assert found.score[i] == pytest.approx(np.average(F[:, i].argmax(1) == T.argmax(1), weights=w))
         else:
+            assert errors.mean == pytest.approx(mse)
             apart = np.average(np.square(T - np.average(T, axis=0, weights=w)), axis=0, weights=w)
             assert found.score[i] == pytest.approx(
                 np.mean(1 - np.average(np.square(F[:, i] - T), axis=0, weights=w) / apart)

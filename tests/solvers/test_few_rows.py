@@ -7,7 +7,9 @@ import pytest
 from sklearn.datasets import load_diabetes
 
 import streamkern as sk
+from streamkern.calibration.probabilities import calibrated_losses
 from streamkern.costs.dry_run import CostEstimate, ProblemSize, nominal_prices
+from streamkern.cpu import default_engine
 from streamkern.selection.kernel_search import search_for
 from streamkern.selection.learned_metric import AGOP, Rounds
 from streamkern.solvers import train
@@ -32,7 +34,10 @@ def test_a_round_is_compared_by_what_direct_says_of_rows_left_out(task: str, wei
     mass = np.ones(N) if w is None else found.w
     expected = np.average(np.square(found.outputs - truth).mean(axis=1), weights=mass)
     assert made.mse == pytest.approx(expected, rel=1e-6)
-    assert made.errors.mean == pytest.approx(made.mse)
+    if task == "classification":
+        losses = calibrated_losses(found.outputs, found.y, mass, default_engine())
+        expected = np.average(losses, weights=mass)
+    assert made.error == pytest.approx(expected, rel=1e-6)
     apart = np.abs(wide[:, None] - wide[None]).sum(axis=2)
     v = np.ones(N) if w is None else w
     assert rounds.span == pytest.approx(v @ apart @ v / v.sum() ** 2)
@@ -87,9 +92,9 @@ def test_any_threads_choose_the_same_and_a_given_kernel_stays():
 
 def test_the_plan_says_what_is_tried_and_bounds_its_memory():
     size = ProblemSize(300, 300, 8, 3, slots=2)
-    search = search_for(CostEstimate(sk.Direct(), size), 300, 8, 1 << 30)
+    search = search_for(CostEstimate(sk.Direct(), size), 300, 1 << 30)
     assert (search.leave_one_out, search.centers, search.fits, search.kinds) == (True, 300, 14, ())
     bill = search.cost_estimate(size, 300)
     assert bill.work.priced(nominal_prices(8)) > 0
     assert bill.memory > 3 * 8 * 300**2
-    assert search_for(CostEstimate(sk.Direct(), size), 300, 8, 16 << 20) is None  # no eighth of so small a budget
+    assert search_for(CostEstimate(sk.Direct(), size), 300, 16 << 20) is None  # no eighth of so small a budget

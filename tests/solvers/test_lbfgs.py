@@ -169,7 +169,7 @@ def test_runs_resume_to_the_same_bits_and_are_planned(tmp_path: Path):
 
 def test_a_search_for_the_kernel_is_that_of_least_squares_and_gives_it_the_ridge():
     size = ProblemSize(25_000, 5000, 14, 2, lanes=4, slots=2, blocks=80)  # a linear part takes no smaller sample here
-    found = [search_for(CostEstimate(solver, size), 25_000, 14, 4 << 30) for solver in (sk.LBFGS(), sk.Direct())]
+    found = [search_for(CostEstimate(solver, size), 25_000, 4 << 30) for solver in (sk.LBFGS(), sk.Direct())]
     assert None not in found
     assert [each.linear for each in found] == [False, True]
     assert replace(found[0], linear=True) == found[1]
