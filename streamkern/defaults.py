@@ -462,7 +462,7 @@ LINEAR_STANDARD_ERRORS = 2.0
 tables lose R²: .029 (loans), .011 and .004; none gains; at full size it is chosen in none of 24."""
 MAX_ERROR_RATIO = 0.99
 """A model beats a simpler one where its error is less than this part of the other's, and by more than the standard
-error of the difference on the same rows: in the search, and where a trial chooses leaves. In ``tune`` fewer
+error of the difference on the same rows: in the search, and where leaves learn weights. In ``tune`` fewer
 centers, or a bandwidth nearer to the median distance, may cost as much, whatever the standard error: with it, counts of
 3,000 rows have .009 more error."""
 SUBSAMPLE_SIZES = tuple(
