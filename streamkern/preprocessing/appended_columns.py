@@ -9,7 +9,7 @@ import numpy as np
 
 from streamkern.defaults import (
     APPENDED_SAMPLE_ROWS,
-    MAX_DISTINCT_VALUES,
+    MAX_CATEGORIES,
     MAX_NUMBER_COLUMNS,
     MIN_DISTINCT_VALUES,
     MIN_EXPLAINED_VARIANCE,
@@ -36,21 +36,21 @@ def appended_columns(X: Array, columns: Sequence[int]) -> AppendedColumns:
     with heavy tails. The kernel then sees differences of values and of ranks. It needs both: beyond the last quantile
     the curve is constant, and in a column with heavy tails nearly all values are close together.
 
-    Means of the target: among up to ``MAX_NUMBER_COLUMNS`` columns, candidates are those with many repeated values,
-    such as codes, or amounts fixed by law. See ``explains_more``.
+    Means of the target: among up to ``MAX_NUMBER_COLUMNS`` columns, candidates are those with repeated values, such as
+    ids, codes, or amounts fixed by law; those with the fewest, up to ``MAX_CATEGORIES`` values together. See
+    ``explains_more``.
     """
-    found = AppendedColumns([], [])
+    found, repeated = AppendedColumns([], []), list[tuple[int, int]]()
     for j in columns:
         x = X[np.isfinite(X[:, j]), j]
-        first = len(np.unique(x[:1000]))
-        values = len(np.unique(x)) if first <= MAX_DISTINCT_VALUES else first
+        values = len(np.unique(x))
         if values > MIN_DISTINCT_VALUES and (len(columns) <= MAX_NUMBER_COLUMNS or _has_heavy_tails(x)):
             found.quantiles.append(j)
-        if (
-            MIN_DISTINCT_VALUES < values <= min(MAX_DISTINCT_VALUES, len(x) / MIN_ROWS_PER_VALUE)
-            and len(columns) <= MAX_NUMBER_COLUMNS
-        ):
-            found.means.append(j)
+        if MIN_DISTINCT_VALUES < values <= len(x) / MIN_ROWS_PER_VALUE and len(columns) <= MAX_NUMBER_COLUMNS:
+            repeated.append((values, j))
+    repeated.sort()
+    within = np.cumsum([values for values, _ in repeated]) <= MAX_CATEGORIES
+    found.means.extend(sorted(j for (_, j), fits in zip(repeated, within, strict=True) if fits))
     return found
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from streamkern.defaults import (
 )
 from streamkern.errors import DataError, UsageError, require_counts
 from streamkern.preprocessing.appended_columns import (
+    AppendedColumns,
     appended_columns,
     appended_in_first_chunk,
     explains_more,
@@ -35,6 +36,7 @@ from streamkern.preprocessing.appended_columns import (
 )
 from streamkern.preprocessing.category_steps import (
     CategoriesSeen,
+    CategorySums,
     SumsByColumn,
     TargetEncode,
     TargetSums,
@@ -138,24 +140,32 @@ class Dates(Learning):
 
 @dataclass(frozen=True)
 class JoinQuantiles(_Sampled):
-    """Append normal quantiles to numbers of unlike units; leave rows of one unit. See ``appended_columns``.
+    """Append normal quantiles to numbers of unlike units, and means by value; leave rows of one unit.
 
     Rows are standardised if quantiles were appended, for units unlike in a sample, or if all rows' variances show such.
+    See ``appended_columns``; ``task`` and ``means`` are as in ``automatic``.
     """
+
+    task: str = ""
+    means: bool = False
 
     def fitted(self, dataset: Dataset, sums: tuple[Any, ...] | None) -> tuple[Transform, ...]:
         assert sums is not None
         X = np.concatenate(sums[0])
-        columns = appended_columns(X, range(X.shape[1])).quantiles if units_differ(X) else []
-        return (_curves(X, X.shape[1], columns, QUANTILE_KNOTS, kept=True),) if columns else ()
+        if not units_differ(X):
+            return ()
+        return tuple(_appended(X, X.shape[1], appended_columns(X, range(X.shape[1])), self.means))
 
     def width(self, dataset: Dataset) -> int:
         found = appended_in_first_chunk(dataset.source, range(dataset.n_features), alike=False)
-        return dataset.n_features + len(found.quantiles)
+        return dataset.n_features + len(found.quantiles) + len(found.means) * self.means
+
+    def bytes(self, d: int) -> int:
+        return super().bytes(d) + 8 * 100 * MAX_CATEGORIES * self.means
 
     def rest(self, dataset: Dataset) -> tuple[Step | AutoScale, ...]:
-        """Return the scaling that follows."""
-        return (Standardise() if dataset.transforms else Units(),)
+        """Return the steps that follow: means by value, then the scaling."""
+        return (*_means_by_value(dataset, self.task), Standardise() if dataset.transforms else Units())
 
 
 @dataclass(frozen=True)
@@ -203,10 +213,6 @@ class Auto(Learning):
                 one_hot[j] = np.sort(np.where(np.isinf(often), np.nan, often))
             words[j] = tuple(seen.words[number].get(v) for v in one_hot.get(j, np.empty(0)).tolist())
         numbers = appended_columns(X, [j for j in schema.positions("number") if j not in dropped])
-        # With several classes there is a mean for each: at most as many features as columns of numbers.
-        classes = 1 if labels is None or len(labels) <= 2 else len(labels)
-        if not self.means or labels is None or classes * len(numbers.means) > MAX_NUMBER_COLUMNS:
-            numbers.means.clear()
         if len(dropped) == len(schema.columns):
             raise DataError(
                 "No column distinguishes rows: each has no value, one value only, or too many categories.",
@@ -218,12 +224,8 @@ class Auto(Learning):
         width = len(schema.columns) + len(marked)
         if np.isfinite(values).any():  # a column without missing values in training may have some later
             made.append(Fill(values, tuple(marked)))
-        if numbers.quantiles:
-            made.append(_curves(X, width, numbers.quantiles, QUANTILE_KNOTS, kept=True))
-            width += len(numbers.quantiles)
-        if numbers.means:
-            made.append(ByValue(width, tuple(numbers.means)))
-            width += len(numbers.means)
+        made += _appended(X, width, numbers, self.means)
+        width = made[-1].n_out if made else width
         begins = np.arange(width + 1)
         if one_hot:
             names, texts = tuple(schema.names[j] for j in one_hot), tuple(words[j] for j in one_hot)
@@ -252,15 +254,28 @@ class Auto(Learning):
         return dataset.n_features + more + dates * len(schema.positions("datetime")) + known
 
     def bytes(self, d: int) -> int:
-        """Bytes of the sample, joined, of a column of it, and of the categories in sums waiting to be added."""
-        return 3 * min(APPENDED_SAMPLE_BYTES, 8 * d * APPENDED_SAMPLE_ROWS) + 8 * 100 * MAX_CATEGORIES * self.categories
+        """Bytes of the sample, joined, of a column of it, and of categories and values in sums waiting to be added."""
+        sums = 8 * 100 * MAX_CATEGORIES * (self.categories + self.means)
+        return 3 * min(APPENDED_SAMPLE_BYTES, 8 * d * APPENDED_SAMPLE_ROWS) + sums
 
     def rest(self, dataset: Dataset) -> tuple[Step | AutoScale, ...]:
         """Return the steps that follow: means for the remaining categories, then the scaling."""
         left = tuple(j for j, tag in enumerate(feature_roles(dataset)) if tag == "category")
         means = (TargetEncode(left, task=self.task),) if left else ()
-        by_value = (MeansByValue(task=self.task),) if "value" in feature_roles(dataset) else ()
-        return (*means, *by_value, AutoScale())
+        return (*means, *_means_by_value(dataset, self.task), AutoScale())
+
+
+def _appended(X: Array, width: int, found: AppendedColumns, means: bool) -> list[Transform]:
+    """The transforms that append quantiles, and copies of columns by whose values means may be taken."""
+    made: list[Transform] = []
+    if found.quantiles:
+        made.append(_curves(X, width, found.quantiles, QUANTILE_KNOTS, kept=True))
+        width += len(found.quantiles)
+    return [*made, ByValue(width, tuple(found.means))] if means and found.means else made
+
+
+def _means_by_value(dataset: Dataset, task: str) -> tuple[Step, ...]:
+    return (MeansByValue(task=task),) if "value" in feature_roles(dataset) else ()
 
 
 @dataclass(frozen=True)
@@ -275,16 +290,17 @@ class MeansByValue(TargetEncode):
         """Return the means by value that explain more than neighbouring values, and drop the other copies."""
         assert sums is not None
         table, squares = sums
-        chosen = {}
+        chosen: dict[int, CategorySums] = {}
         for column, found in zip(self._positions(dataset), table.columns, strict=True):
-            if found is None:  # a sample had fewer values
+            if found is None or len(found.outputs) > MAX_CLASSES_OF_MEANS:  # a sample had fewer values
                 continue
             folds = fold_count(self.folds, dataset._folds(self.folds))
             _, _, mass, targets = category_sums(found, folds, self.task == "classification")
             total, summed = float(mass.sum()), targets.sum(axis=(0, 1))
             mean = summed / total
             variance = float(np.sum((summed if self.task == "classification" else squares) - total * np.square(mean)))
-            if explains_more(mass, targets - mass[:, :, None] * mean, self.smooth, variance):
+            more = explains_more(mass, targets - mass[:, :, None] * mean, self.smooth, variance)
+            if more and (len(chosen) + 1) * len(mean) <= MAX_NUMBER_COLUMNS:  # each output has a mean
                 chosen[column] = found
         values = set(self._positions(dataset))
         stay = tuple(j for j in range(dataset.n_features) if j in chosen or j not in values)
@@ -292,8 +308,13 @@ class MeansByValue(TargetEncode):
         if not chosen:
             return (keep,)
         means = TargetEncode(tuple(np.searchsorted(stay, list(chosen)).tolist()), self.smooth, self.folds, self.task)
-        kept = dataset.transform(keep)
-        return keep, *means.fitted(kept, (SumsByColumn(tuple(chosen.values()), MAX_CATEGORIES),))
+        (made,) = means.fitted(dataset.transform(keep), (SumsByColumn(tuple(chosen.values()), MAX_CATEGORIES),))
+        copied = next(each for each in dataset.transforms if isinstance(each, ByValue)).columns
+        names = dataset.source.columns or [str(j) for j in range(dataset.source.n_features)]
+        places = dict(zip(self._positions(dataset), copied, strict=True))
+        return keep, replace(
+            cast(TargetMeans, made), labels=tuple(names[places[column]] + BY_VALUE for column in chosen)
+        )
 
     def _positions(self, dataset: Dataset) -> tuple[int, ...]:
         return tuple(j for j, tag in enumerate(feature_roles(dataset)) if tag == "value")
@@ -354,12 +375,12 @@ def automatic(dataset: Dataset, task: str, adaptive: bool, scaled: bool, means: 
     as_stored = np.ndim(dataset.factor) == 0 and np.ndim(dataset.shift) == 0
     if not adaptive or scaled or not as_stored:
         return ()
-    return (JoinQuantiles(),) if 1 < dataset.n_features <= MAX_NUMBER_COLUMNS else (Units(),)
+    return (JoinQuantiles(task, means),) if 1 < dataset.n_features <= MAX_NUMBER_COLUMNS else (Units(),)
 
 
 def feature_roles(dataset: Dataset) -> list[str]:
     """Return each feature's role: number, boolean, category or time not encoded, indicator, or part of a cycle."""
-    found = [column.kind for column in _kinds(dataset).columns]
+    found = [column.kind for column in _kinds(dataset).columns] or ["number"] * dataset.source.n_features
     for transform in dataset.transforms:
         if isinstance(transform, Fill):
             found += ["indicator"] * len(transform.indicators)
@@ -374,7 +395,8 @@ def preprocessing_notes(dataset: Dataset, steps: Sequence[Any], facts: Statistic
     if any(isinstance(step, Units | JoinQuantiles) for step in steps):
         curves = [each for each in dataset.transforms if isinstance(each, Curves)]
         joined = [_joined_note(labels_of(dataset, each.columns)) for each in curves]
-        return [*found, Units().reason(facts.variance[: dataset.source.n_features], bool(joined)), *joined]
+        means = [_means_note(each) for each in dataset.transforms if isinstance(each, TargetMeans)]
+        return [*found, Units().reason(facts.variance[: dataset.source.n_features], bool(joined)), *joined, *means]
     if not any(isinstance(step, Auto) for step in steps):
         return found
     names: Sequence[str] = dataset.source.columns or ()
@@ -390,8 +412,7 @@ def preprocessing_notes(dataset: Dataset, steps: Sequence[Any], facts: Statistic
             counted = [f"{c} ({len(v):,})" for c, v in zip(columns, transform.categories, strict=True)]
             found.append(f"an indicator for each category: {_listed(counted)}")
         elif isinstance(transform, TargetMeans):
-            counted = [f"{c} ({len(v):,})" for c, v in zip(columns, transform.categories, strict=True)]
-            found.append(f"means of the target for each category, out of fold: {_listed(counted)}")
+            found.append(_means_note(transform))
         elif isinstance(transform, Calendar):
             found.append(f"dates as parts of the calendar: {_listed(columns)}")
         elif isinstance(transform, Keep):
@@ -479,6 +500,11 @@ def _sample(dataset: Dataset, name: int) -> IntArray | None:
     """A sample of all rows is None."""
     rows = min(APPENDED_SAMPLE_ROWS, max(1, APPENDED_SAMPLE_BYTES // (8 * dataset.n_features)))
     return None if rows >= dataset.base_rows else np.sort(dataset.draw(rows, name))
+
+
+def _means_note(means: TargetMeans) -> str:
+    counted = [f"{name} ({len(values):,})" for name, values in zip(means.labels, means.categories, strict=True)]
+    return f"means of the target for each category, out of fold: {_listed(counted)}"
 
 
 def _joined_note(columns: Sequence[str]) -> str:

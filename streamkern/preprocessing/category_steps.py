@@ -197,7 +197,7 @@ class TargetSums:
         found: list[CategorySums | None] = []
         for column in self.columns:
             values, at = np.unique(raw.X[:, column], return_inverse=True)
-            if len(values) > MAX_CATEGORIES:
+            if len(values) > MAX_CATEGORIES or (self.classes and raw.y.ndim > 1):  # no means for several labels a row
                 found.append(None)
                 continue
             flat = at * self.folds + fold
