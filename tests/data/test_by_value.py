@@ -61,11 +61,35 @@ def test_chance_has_no_levels_and_what_is_smooth_is_told_by_its_neighbours() -> 
     assert not explains_more(np.ones((5, 3)), np.zeros((5, 3, 1)), 10.0, 0.0)
 
 
-def test_only_values_that_come_again_are_looked_at() -> None:
+def test_only_values_that_come_again_are_looked_at_and_ten_thousand_together_at_most() -> None:
     rng = np.random.default_rng(0)
-    X = np.column_stack([rng.integers(0, 40, N), rng.normal(size=N), rng.integers(0, 8, N), rng.integers(0, 200, N)])
-    assert appended_columns(X, range(4)).means == [0]
+    X = np.column_stack([rng.integers(0, 40, N), rng.normal(size=N), rng.integers(0, 8, N), np.arange(N) // 2])
+    assert appended_columns(X, range(4)).means == [0, 3]
     assert appended_columns(X, range(4)).quantiles == [0, 1, 3]
+    ids = np.arange(20_000)[:, None] // [4, 3, 5]  # 5,000, 6,667 and 4,000 values
+    assert appended_columns(ids.astype(float), range(3)).means == [0, 2]
+
+
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_ids_of_a_table_of_numbers_alone_have_means_too(task: str) -> None:
+    rng = np.random.default_rng(0)
+    person, level = rng.permutation(np.arange(N) // 5), rng.normal(size=N // 5)
+    X = np.column_stack([person * 13.0, rng.normal(size=N)])
+    y = level[person] + 0.3 * rng.normal(size=N)
+    y = (y > 0).astype(float) if task == "classification" else y
+    estimator = sk.KernelClassifier if task == "classification" else sk.KernelRegressor
+    train, test = slice(0, 2_400), slice(2_400, N)
+    model = estimator(memory="4GiB").fit(X[train], y[train])
+    assert any("0 (by value) (600)" in note for note in model.result_.report["preprocess"])
+    without = estimator(memory="4GiB", preprocess=(sk.Standardise(),)).fit(X[train], y[train])
+    assert 1 - model.score(X[test], y[test]) < 0.7 * (1 - without.score(X[test], y[test]))
+    unseen: Counter[str] = Counter()
+    list(model.model_.stream_predictions(X[test] + 1, unseen=unseen))
+    assert not unseen
+    many = sk.KernelClassifier(**SETTINGS).fit(X, person % 40)  # more classes than have means each
+    assert not any("by value" in note for note in many.result_.report["preprocess"])
+    pixels = sk.KernelRegressor(**SETTINGS).fit(np.column_stack([person % 256, rng.integers(0, 256, N)]), level[person])
+    assert not any("by value" in note for note in pixels.result_.report["preprocess"])
 
 
 def test_a_row_has_one_prediction_in_either_precision_and_unseen_numbers_are_nothing_to_tell(tmp_path: Path) -> None:
