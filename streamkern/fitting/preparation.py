@@ -175,7 +175,9 @@ def _preprocessing(given: Step | AutoScale) -> tuple[Stage, ...]:
             plain = plain.transform(transform)
         rows.data, rows.facts = rows.data._prepared_like(plain), None
         release_free_memory()
-        rest = () if rows.recipe.scaling == STANDARD else given.rest(rows.data)
+        rest = given.rest(rows.data)
+        if rows.recipe.scaling == STANDARD:  # which follows as a step of its own
+            rest = tuple(each for each in rest if not isinstance(each, AutoScale | Scaling))
         return tuple(chain.from_iterable(map(_preprocessing, rest)))
 
     return (

@@ -112,6 +112,15 @@ def test_a_row_has_one_prediction_in_either_precision_and_unseen_numbers_are_not
     assert not unseen
 
 
+def test_a_scaling_that_is_asked_for_takes_no_means_away() -> None:
+    frame, y = table()
+    frame["street"] = [f"street {i % 400}" for i in range(N)]
+    model = sk.KernelRegressor(**SETTINGS, scaling="standard").fit(frame, y)
+    notes = " ".join(model.result_.report["preprocess"])
+    assert "code (by value) (40)" in notes
+    assert "street (400)" in notes
+
+
 def test_rows_can_be_forgotten_and_labels_be_several() -> None:
     """Sums that are kept have no features that depend on the targets of other rows."""
     frame, y = table()
