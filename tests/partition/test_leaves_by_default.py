@@ -132,8 +132,8 @@ def test_a_model_is_better_by_more_than_the_standard_error_of_the_difference():
     hard, same = rng.exponential(size=1000), np.ones(1000)  # rows differ far more than models do
     one = Errors(hard, same)
     everywhere, somewhere = Errors(0.97 * hard, same), Errors(hard - 0.03 + rng.normal(size=1000), same)
-    somewhere = Errors(somewhere.squares - somewhere.mean + one.mean - 0.02, same)
-    apart = hard - somewhere.squares
+    somewhere = Errors(somewhere.errors - somewhere.mean + one.mean - 0.02, same)
+    apart = hard - somewhere.errors
     assert somewhere.doubt(one) == pytest.approx(apart.std() / 1000**0.5)
     assert somewhere.mean < 0.99 * one.mean < one.mean
     assert apart.mean() < somewhere.doubt(one)
@@ -142,10 +142,10 @@ def test_a_model_is_better_by_more_than_the_standard_error_of_the_difference():
     assert not Errors(0.995 * hard, same).beats(one)  # sure, and too little
     # A row of weight 3 is a row three times, but for what three rows would know.
     w = rng.integers(1, 4, size=1000).astype(float)
-    often = Errors(np.repeat(somewhere.squares, w.astype(int)), np.ones(int(w.sum())))
-    assert Errors(somewhere.squares, w).mean == pytest.approx(often.mean)
-    assert Errors(somewhere.squares, 5 * w).doubt(Errors(hard, 5 * w)) == pytest.approx(
-        Errors(somewhere.squares, w).doubt(Errors(hard, w))
+    often = Errors(np.repeat(somewhere.errors, w.astype(int)), np.ones(int(w.sum())))
+    assert Errors(somewhere.errors, w).mean == pytest.approx(often.mean)
+    assert Errors(somewhere.errors, 5 * w).doubt(Errors(hard, 5 * w)) == pytest.approx(
+        Errors(somewhere.errors, w).doubt(Errors(hard, w))
     )
 
 

@@ -65,7 +65,7 @@ def test_it_has_to_be_better_by_two_standard_errors():
     rng = np.random.default_rng(0)
     one = Errors(np.square(rng.normal(size=500)) + 1, np.ones(500))
     apart = rng.normal(size=500)
-    other = Errors(one.squares - apart + apart.mean() - 1.5 * apart.std() / 500**0.5, one.weights)
+    other = Errors(one.errors - apart + apart.mean() - 1.5 * apart.std() / 500**0.5, one.weights)
     assert other.mean < 0.99 * one.mean
     assert other.beats(one)
     assert not other.beats(one, 2.0)
