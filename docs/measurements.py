@@ -191,7 +191,7 @@ PREDICTED = {
 }
 TREES = ("LightGBM", "LightGBM, 3,000 trees", "LightGBM, 45 large trees", "XGBoost", "HistGradientBoosting", "CatBoost")
 DEFAULTS = (OURS, "LightGBM", "XGBoost", "HistGradientBoosting", "CatBoost", "ChimeraBoost")
-SLOWER = ("xRFM",)
+SLOWER = ("xRFM", "TabM")
 SHORT = {"HistGradientBoosting": "scikit-learn", "LightGBM, 3,000 trees": "LightGBM, larger"} | {
     "LightGBM, 45 large trees": "LightGBM, larger"
 }
