@@ -13,7 +13,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
@@ -190,7 +190,8 @@ PREDICTED = {
     "covtype": "kind of forest: seven classes",
 }
 TREES = ("LightGBM", "LightGBM, 3,000 trees", "LightGBM, 45 large trees", "XGBoost", "HistGradientBoosting", "CatBoost")
-DEFAULTS = (OURS, "LightGBM", "XGBoost", "HistGradientBoosting", "CatBoost")
+DEFAULTS = (OURS, "LightGBM", "XGBoost", "HistGradientBoosting", "CatBoost", "ChimeraBoost")
+SLOWER = ("xRFM", "TabM")
 SHORT = {"HistGradientBoosting": "scikit-learn", "LightGBM, 3,000 trees": "LightGBM, larger"} | {
     "LightGBM, 45 large trees": "LightGBM, larger"
 }
@@ -406,35 +407,56 @@ def tables_short() -> str:
 
 
 def forty() -> str:
-    """Return mean ranks of default settings, and their errors and log losses relative to the best of each table.
-
-    An error is the error rate, or the root mean squared error, in the mean of the splits that all models have.
-    """
+    """Return how default settings compare: those that were measured on most tables, then with each of the others."""
     found: dict[str, dict[str, dict[int, Record]]] = {}
     for record in records("forty"):
-        found.setdefault(record["table"], {}).setdefault(record["model"], {})[record["split"]] = record
-    sealed = {record["table"] for record in records("forty", sealed=True)}
-    headings, columns = ["defaults"], [[SHORT.get(title, title) for title in DEFAULTS]]
-    for part, names in (("developed with", found.keys() - sealed), ("sealed", sealed)):
-        for kind, measure in (("error", mistake), ("log loss", itself)):
-            tables = [means for name in sorted(names) if (means := mean_errors(found[name], measure))]
-            ranks = [
-                [1 + sum(each < means[title] for each in means.values()) for means in tables] for title in DEFAULTS
-            ]
-            ratios = [[means[title] / min(means.values()) for means in tables] for title in DEFAULTS]
-            headings += [f"{len(tables)} {part}: rank by {kind}", f"{kind} / least"]
-            columns += [[f"{fmean(each):.2f}" for each in ranks], [f"{fmean(each):.3f}" for each in ratios]]
+        splits = found.setdefault(record["table"], {}).setdefault(record["model"], {})
+        splits |= {} if record["score"] is None else {record["split"]: record}
+    lists = [default_ranks(found, titles) for titles in (DEFAULTS, *((*DEFAULTS, title) for title in SLOWER))]
     behind = {}
     for name, models in found.items():
-        if means := mean_errors(models, mistake):
+        if means := mean_errors(models, mistake, DEFAULTS):
             behind[name] = means[OURS] / min(means.values())
     worst = max(behind, key=lambda name: behind[name])
     shape = next(record for record in records("forty", table=worst))
+    rows = [record["rows"] for record in records("forty")]
     said = (
-        f"streamkern is furthest behind on {worst}, with {shape['rows']:,} rows for training and {shape['columns']:,} "
-        f"columns: its error is {behind[worst]:.1f} times the least."
+        f"The tables have {min(rows):,} to {max(rows):,} rows for training. In the first list streamkern is furthest "
+        f"behind on {worst}, with {shape['rows']:,} rows and {shape['columns']:,} columns: its error is "
+        f"{behind[worst]:.1f} times the least."
     )
-    return f"{grid(headings, list(map(list, zip(*columns, strict=True))))}\n\n{said} {source('forty')}"
+    return "\n\n".join([*lists, said, f"{unmeasured(found)} {source('forty')}"])
+
+
+def default_ranks(found: dict[str, dict[str, dict[int, Record]]], titles: Sequence[str]) -> str:
+    """Return mean ranks of models, and their errors and log losses relative to the best of each table.
+
+    An error is the error rate, or the root mean squared error, in the mean of the splits that all models have.
+    """
+    sealed = {record["table"] for record in records("forty", sealed=True)}
+    headings, columns = ["defaults"], [[SHORT.get(title, title) for title in titles]]
+    for part, names in (("developed with", found.keys() - sealed), ("sealed", sealed)):
+        for kind, measure in (("error", mistake), ("log loss", itself)):
+            tables = [means for name in sorted(names) if (means := mean_errors(found[name], measure, titles))]
+            if not tables:
+                continue
+            ranks = [[1 + sum(each < means[title] for each in means.values()) for means in tables] for title in titles]
+            ratios = [[means[title] / min(means.values()) for means in tables] for title in titles]
+            headings += [f"{len(tables)} {part}: rank by {kind}", f"{kind} / least"]
+            columns += [[f"{fmean(each):.2f}" for each in ranks], [f"{fmean(each):.3f}" for each in ratios]]
+    return grid(headings, list(map(list, zip(*columns, strict=True))))
+
+
+def unmeasured(found: dict[str, dict[str, dict[int, Record]]]) -> str:
+    """Return which models have no score on which tables, those marked on which a fit was stopped."""
+    stopped = {(each["table"], each["model"]): each["clock_seconds"] for each in records("forty", score=None)}
+    parts = []
+    for title in (*DEFAULTS, *SLOWER):
+        names = [name for name, models in found.items() if not models.get(title)]
+        marked = [f"{name}\\*" if (name, title) in stopped else name for name in names]
+        parts += [f"{SHORT.get(title, title)} on {listed(marked)}"] if names else []
+    limits = sorted({f"{each:,.0f}" for each in stopped.values()})
+    return f"Not measured: {'; '.join(parts)} (\\* stopped after {listed(limits)} s)."
 
 
 def mistake(record: Record) -> float:
@@ -448,10 +470,12 @@ def itself(record: Record) -> float | None:
     return record.get("log_loss")
 
 
-def mean_errors(models: dict[str, dict[int, Record]], measure: Callable[[Record], float | None]) -> dict[str, float]:
+def mean_errors(
+    models: dict[str, dict[int, Record]], measure: Callable[[Record], float | None], titles: Sequence[str]
+) -> dict[str, float]:
     """Return the mean error of each model on the splits that all have; nothing if there is no such error."""
-    splits = set.intersection(*(set(models.get(title, ())) for title in DEFAULTS))
-    errors = {title: [measure(models[title][split]) for split in sorted(splits)] for title in DEFAULTS}
+    splits = set.intersection(*(set(models.get(title, ())) for title in titles))
+    errors = {title: [measure(models[title][split]) for split in sorted(splits)] for title in titles}
     known = {title: [each for each in found if each is not None] for title, found in errors.items()}
     return {title: fmean(found) for title, found in known.items()} if all(known.values()) else {}
 

@@ -90,6 +90,14 @@ def test_every_block_and_every_file_is_drawn(measurements: ModuleType):
     assert linked == {file.stem for file in FILES}
 
 
+def test_models_are_compared_on_the_splits_that_all_have(measurements: ModuleType):
+    right, wrong = ({"metric": "accuracy", "score": score} for score in (0.75, 0.0))
+    models = {"a": {0: right}, "b": {0: right, 1: wrong}, "c": {1: right}, "d": {}}
+    assert measurements.mean_errors(models, measurements.mistake, ("a", "b")) == {"a": 0.25, "b": 0.25}
+    assert measurements.mean_errors(models, measurements.mistake, ("a", "b", "c")) == {}
+    assert measurements.mean_errors(models, measurements.mistake, ("a", "b", "d")) == {}
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_run_says_how_and_where_it_was_measured(file: Path):
     text = file.read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
 """Other libraries' models of tables, with their defaults, as estimators that take a frame: for ``tables`` and others.
 
-LightGBM, XGBoost, CatBoost and xRFM run where they are installed: ``pip install lightgbm xgboost catboost xrfm``.
+They run where they are installed: ``pip install lightgbm xgboost catboost chimeraboost xrfm pytabkit`` (TabM's).
 """
 
 from __future__ import annotations
@@ -100,8 +100,33 @@ class MoreTrees:
         return np.asarray(self.model.predict(frame))
 
 
-class XGBoost:
-    """XGBoost with its defaults, and classes by their numbers, which it asks for.
+class Wrapped:
+    """A library's model that takes rows in a form of its own, and some the numbers of classes in place of classes."""
+
+    model: Any
+    codes: LabelEncoder | None = None
+
+    def predict(self, frame: pd.DataFrame) -> np.ndarray:
+        """Targets of rows."""
+        found = np.asarray(self.model.predict(self._taken(frame))).ravel()
+        return found if self.codes is None else np.asarray(self.codes.inverse_transform(found))
+
+    def predict_proba(self, frame: pd.DataFrame) -> np.ndarray:
+        """Probabilities of ``classes_``."""
+        return np.asarray(self.model.predict_proba(self._taken(frame)))
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The classes, in their order."""
+        return np.asarray((self.codes or self.model).classes_)
+
+    def _taken(self, frame: pd.DataFrame) -> Any:
+        """Return rows as the model takes them."""
+        return frame
+
+
+class XGBoost(Wrapped):
+    """XGBoost with its defaults.
 
     Args:
         classes: whether targets are classes.
@@ -117,27 +142,15 @@ class XGBoost:
         """Fit all rows."""
         self.model.fit(frame, y if self.codes is None else self.codes.fit_transform(y))
 
-    def predict(self, frame: pd.DataFrame) -> np.ndarray:
-        """Targets of rows."""
-        found = self.model.predict(frame)
-        return np.asarray(found if self.codes is None else self.codes.inverse_transform(found))
 
-    def predict_proba(self, frame: pd.DataFrame) -> np.ndarray:
-        """Probabilities of ``classes_``."""
-        return np.asarray(self.model.predict_proba(frame))
-
-    @property
-    def classes_(self) -> np.ndarray:
-        """The classes, in their order."""
-        return np.asarray(getattr(self.codes, "classes_"))  # noqa: B009
-
-
-class CatBoost:
+class CatBoost(Wrapped):
     """CatBoost with its defaults, 1,000 trees, and the categories by name; a missing category is a word.
 
     Args:
         classes: whether targets are classes.
     """
+
+    named = "cat_features"
 
     def __init__(self, classes: bool) -> None:
         library = import_module("catboost")
@@ -147,27 +160,51 @@ class CatBoost:
     def fit(self, frame: pd.DataFrame, y: np.ndarray) -> None:
         """Fit all rows."""
         self.words = [name for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name])]
-        self.model.fit(self._worded(frame), y, cat_features=self.words)
+        self.model.fit(self._taken(frame), y, **{self.named: self.words})
 
-    def predict(self, frame: pd.DataFrame) -> np.ndarray:
-        """Targets of rows."""
-        return np.asarray(self.model.predict(self._worded(frame))).ravel()
-
-    def predict_proba(self, frame: pd.DataFrame) -> np.ndarray:
-        """Probabilities of ``classes_``."""
-        return np.asarray(self.model.predict_proba(self._worded(frame)))
-
-    @property
-    def classes_(self) -> np.ndarray:
-        """The classes, in their order."""
-        return np.asarray(self.model.classes_)
-
-    def _worded(self, frame: pd.DataFrame) -> pd.DataFrame:
+    def _taken(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the frame with texts for categories: it refuses gaps among them."""
         return frame.assign(**{name: frame[name].astype(object).fillna("missing").astype(str) for name in self.words})
 
 
-class XRFM:
+class ChimeraBoost(CatBoost):
+    """ChimeraBoost with its defaults, at most 2,000 trees, and the categories and their gaps as CatBoost has them.
+
+    Args:
+        classes: whether targets are classes.
+    """
+
+    def __init__(self, classes: bool) -> None:
+        library = import_module("chimeraboost")
+        made = library.ChimeraBoostClassifier if classes else library.ChimeraBoostRegressor
+        self.model = made(random_state=0)
+
+
+class TabM(CatBoost):
+    """TabM with pytabkit's defaults on the CPU, and medians for missing numbers, which it refuses.
+
+    Args:
+        classes: whether targets are classes.
+    """
+
+    named = "cat_col_names"
+
+    def __init__(self, classes: bool) -> None:
+        library = import_module("pytabkit")
+        made = library.TabM_D_Classifier if classes else library.TabM_D_Regressor
+        self.model = made(device="cpu", random_state=0)
+
+    def fit(self, frame: pd.DataFrame, y: np.ndarray) -> None:
+        """Fit four fifths of the rows; the rest is for when to stop."""
+        self.medians = frame.median(numeric_only=True)
+        super().fit(frame, y)
+
+    def _taken(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the frame without gaps."""
+        return super()._taken(frame).fillna(self.medians)
+
+
+class XRFM(Wrapped):
     """xRFM with its defaults and the preprocessing that it recommends; a fifth of the rows is for its validation.
 
     Args:
@@ -195,9 +232,8 @@ class XRFM:
         center, scale = self.spread
         targets = (a, b) if self.classes else ((a - center) / scale, (b - center) / scale)
         info = self._categories(len(numbers), rows[0].shape[1])
-        metric = "accuracy" if self.classes else "mse"
         self.model = import_module("xrfm").xRFM(
-            device=torch.device("cpu"), tuning_metric=metric, categorical_info=info, random_state=0, verbose=False
+            device=torch.device("cpu"), categorical_info=info, random_state=0, verbose=False
         )
         tensors = [torch.tensor(np.asarray(each, np.float32)) for each in rows]
         answers = [torch.tensor(each) for each in targets]
@@ -205,12 +241,15 @@ class XRFM:
 
     def predict(self, frame: pd.DataFrame) -> np.ndarray:
         """Targets of rows."""
+        center, scale = self.spread
+        found = super().predict(frame)
+        return found if self.classes else found * scale + center
+
+    def _taken(self, frame: pd.DataFrame) -> Any:
+        """Return the encoded rows, a float a cell."""
         import torch
 
-        found = np.asarray(self.model.predict(torch.tensor(np.asarray(self.encoder.transform(frame), np.float32))))
-        if self.codes is not None:
-            return np.asarray(self.codes.inverse_transform(found.ravel().astype(int)))
-        return found.ravel() * self.spread[1] + self.spread[0]
+        return torch.tensor(np.asarray(self.encoder.transform(frame), np.float32))
 
     def _categories(self, numbers: int, width: int) -> dict[str, Any]:
         """Which columns are numbers and which the levels of one category, as it wants to know."""
@@ -244,6 +283,8 @@ PEERS: dict[str, tuple[str, Any]] = {
     "XGBoost": ("xgboost", XGBoost),
     "CatBoost": ("catboost", CatBoost),
     "HistGradientBoosting": ("sklearn", Hist),
+    "ChimeraBoost": ("chimeraboost", ChimeraBoost),
     "xRFM": ("xrfm", XRFM),
+    "TabM": ("pytabkit", TabM),
 }
 """The package that a model needs, and what makes it."""

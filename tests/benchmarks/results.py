@@ -16,7 +16,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-LIBRARIES = ("numpy", "numba", "scipy", "lightgbm", "xgboost", "catboost", "scikit-learn", "torch")
+BOOSTED = ("lightgbm", "xgboost", "catboost", "chimeraboost")
+LIBRARIES = ("numpy", "numba", "scipy", *BOOSTED, "scikit-learn", "torch", "xrfm", "pytabkit")
 ROOT = Path(__file__).parents[2]
 
 

