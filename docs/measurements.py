@@ -191,7 +191,7 @@ PREDICTED = {
 }
 TREES = ("LightGBM", "LightGBM, 3,000 trees", "LightGBM, 45 large trees", "XGBoost", "HistGradientBoosting", "CatBoost")
 DEFAULTS = (OURS, "LightGBM", "XGBoost", "HistGradientBoosting", "CatBoost", "ChimeraBoost")
-SLOWER = ("xRFM", "TabM")
+SLOWER = ("xRFM",)
 SHORT = {"HistGradientBoosting": "scikit-learn", "LightGBM, 3,000 trees": "LightGBM, larger"} | {
     "LightGBM, 45 large trees": "LightGBM, larger"
 }
@@ -451,7 +451,7 @@ def unmeasured(found: dict[str, dict[str, dict[int, Record]]]) -> str:
     """Return which models have no score on which tables, those marked on which a fit was stopped."""
     stopped = {(each["table"], each["model"]): each["clock_seconds"] for each in records("forty", score=None)}
     parts = []
-    for title in (*DEFAULTS, *SLOWER):
+    for title in DEFAULTS:
         names = [name for name, models in found.items() if not models.get(title)]
         marked = [f"{name}\\*" if (name, title) in stopped else name for name in names]
         parts += [f"{SHORT.get(title, title)} on {listed(marked)}"] if names else []

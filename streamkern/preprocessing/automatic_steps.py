@@ -224,7 +224,7 @@ class Auto(Learning):
         width = len(schema.columns) + len(marked)
         if np.isfinite(values).any():  # a column without missing values in training may have some later
             made.append(Fill(values, tuple(marked)))
-        made += _appended(X, width, numbers, self.means)
+        made += _appended(X, width, numbers, self.means and labels is not None)
         width = made[-1].n_out if made else width
         begins = np.arange(width + 1)
         if one_hot:

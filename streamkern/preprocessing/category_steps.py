@@ -194,10 +194,12 @@ class TargetSums:
             names: list[Any] = labels.tolist()
         else:
             codes, names = np.zeros(len(y), dtype=np.int64), list(range(y.shape[1]))
+        # Numbers have no means by value for several labels a row, or more classes than have a mean each.
+        without = self.squares and self.classes and (raw.y.ndim > 1 or len(names) > MAX_CLASSES_OF_MEANS)
         found: list[CategorySums | None] = []
         for column in self.columns:
             values, at = np.unique(raw.X[:, column], return_inverse=True)
-            if len(values) > MAX_CATEGORIES or (self.classes and raw.y.ndim > 1):  # no means for several labels a row
+            if without or len(values) > MAX_CATEGORIES:
                 found.append(None)
                 continue
             flat = at * self.folds + fold

@@ -5,9 +5,10 @@ are learned at the best of them. The best of each norm, and of the better norm t
 fitted to all rows of the subsample, where the best learns its metric further. They have every row that they are fitted
 to as a center where the fit is one model that has (for leaves a sample of more rows with few centers tells more): few
 centers want other bandwidths and metrics, and larger ridges. A metric has to beat none, a full one a diagonal one, and
-anything ``default_kernel``: by 1% of the squared error, and by more than the standard error of the difference.
-Bandwidths about that of the best are compared last, at finer steps of the ridge. Kernels are Laplace, or those of the
-name that is given; metrics are of the kinds that a given ``AGOP`` has, in as many rounds.
+anything ``default_kernel``: by 1% of the error, and by more than the standard error of the difference. Errors are
+squares, or log losses of classes; a model's ridge is that of its least squares. Bandwidths about that of the best are
+compared last, at finer steps of the ridge. Kernels are Laplace, or those of the name that is given; metrics are of the
+kinds that a given ``AGOP`` has, in as many rounds.
 
 The search takes at most half of the time of the fit that it is for (of leaves, of all their fits), or three
 seconds (half a minute where every row is a center), and at most two minutes. Work is counted on arrays of shapes at
@@ -228,12 +229,12 @@ class Search:
                 f"kernel: {self.family} in the {norms} norm, {len(BANDWIDTHS)} bandwidths, by the errors of "
                 f"{rows}{linear}{'' if self.metric is None else '; then a metric with the best of them'}"
             )
-        metric = f"a metric ({', '.join(self.kinds)}) or none" if self.kinds else "no metric"
         centers = (
             "every row that is not held out as a center" if self.all_rows_are_centers else f"{self.centers:,} centers"
         )
         return (
-            f"kernel: {self.family} in the {norms} norm, {len(SEARCH_BANDWIDTHS)} bandwidths, {metric}, "
+            f"kernel: {self.family} in the {norms} norm, {len(SEARCH_BANDWIDTHS)} bandwidths, "
+            f"a metric ({', '.join(self.kinds)}) or none, "
             f"by the error on held-out rows of {self.rows:,}; models with {centers}{linear}"
         )
 
