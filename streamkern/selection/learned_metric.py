@@ -247,8 +247,8 @@ class Round(NamedTuple):
 
     @property
     def error(self) -> float:
-        """The mean error."""
-        return self.errors.mean
+        """The log loss of classes, or the mean squared error."""
+        return self.errors.mean if isinstance(self.problem.encoding, Classes) else self.mse
 
     @property
     def exact(self) -> bool:
