@@ -83,7 +83,7 @@ from streamkern.selection.learned_metric import (
     Metric,
     Round,
     Rounds,
-    error_of,
+    compared_error,
     learn_metric,
     round_work,
     sampled_bytes,
@@ -288,7 +288,7 @@ class KernelChoice:
 
     def chosen(self, trial: dict[str, Any]) -> bool:
         """Return True if a model of ``trials`` is the chosen one."""
-        return bool(trial["kernel"] == self.described and error_of(trial) == self.best)
+        return bool(trial["kernel"] == self.described and compared_error(trial) == self.best)
 
     def summary(self) -> dict[str, Any]:
         """Return JSON-serialisable facts, for results."""
@@ -311,7 +311,7 @@ class KernelChoice:
             norm, sigma = norm_and_bandwidth(trial["kernel"])
             lines.append(
                 f"{norm:>10}{sigma:>10.4g}{trial['kind']:>10}{trial['round']:>10}{trial['rows']:>10,}"
-                f"{trial['centers']:>10,}{trial['ridge']:>10.0e}{trial['score']:>10.4f}{error_of(trial):>10.4g}"
+                f"{trial['centers']:>10,}{trial['ridge']:>10.0e}{trial['score']:>10.4f}{compared_error(trial):>10.4g}"
                 + (" *" if self.chosen(trial) else "")
             )
         return lines

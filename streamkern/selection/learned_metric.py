@@ -185,7 +185,7 @@ class Metric:
 
     def reason(self) -> str:
         """The choice and its reasons, in a sentence."""
-        best = min(self.history, key=error_of)
+        best = min(self.history, key=compared_error)
         plain = self.history[0]
         if self.kind == "none":
             return f"metric: none, since no round of {len(self.history) - 1} is better on held-out rows"
@@ -261,7 +261,7 @@ class Round(NamedTuple):
         return facts | ({"log_loss": self.error} if isinstance(self.problem.encoding, Classes) else {})
 
 
-def error_of(facts: dict[str, Any]) -> float:
+def compared_error(facts: dict[str, Any]) -> float:
     """The error of a round in a history, by which it is compared: the log loss of classes."""
     return float(facts.get("log_loss", facts["mse"]))
 

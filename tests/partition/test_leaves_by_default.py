@@ -57,7 +57,7 @@ def test_it_is_the_default(model: Any):
 @pytest.mark.slow
 @pytest.mark.usefixtures("later")
 def test_leaves_keep_every_row_a_center(tmp_path: Path):
-    X, y = table(4_500)
+    X, y = table(4_500, 2)
     rows = table(2000, 1)
     labels, truth = y > 0, rows[1] > 0
     frame = pd.DataFrame(X, columns=list("abcde"))
