@@ -117,7 +117,7 @@ MIN_HEAVY_TAIL_KURTOSIS = 10.0
 """Excess kurtosis from which tails count as heavy; an exponential distribution has 6."""
 MIN_ROWS_PER_VALUE = 2
 """Sampled rows for each distinct value, at least, for means by value to be tried: rows of other folds tell whether they
-explain more. With 20, and 255 values at most, tables of persons or schools (5 to 7 rows each) lose R²: .584 for .644,
+explain more. With 20, and 255 values at most, tables of persons or schools (5 to 7 rows each) lose R²: .584 for .643,
 .557 for .659."""
 MIN_EXPLAINED_VARIANCE = 0.003
 """Share of the target's variance that means by value must explain beyond means of neighbouring values, and beyond two

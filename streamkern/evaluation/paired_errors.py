@@ -13,7 +13,7 @@ from streamkern.defaults import MAX_ERROR_RATIO
 from streamkern.engine import Engine
 from streamkern.engine.packed_triangle import cuts
 from streamkern.storage.serialize import serializable
-from streamkern.types import Array
+from streamkern.types import Array, IntArray
 
 
 @serializable
@@ -71,41 +71,41 @@ class ModelErrors(NamedTuple):
     """Errors of k models on the same n rows, none of which they were fitted to.
 
     Attributes:
-        outputs: of some rows, shape (b, k, c), of all models.
-        targets: of all rows, shape (n, c).
         squares: means over outputs, shape (n, k).
         weights: of the rows, shape (n,).
         score: accuracy, or the mean R² of the outputs, shape (k,).
-        classify: whether targets are codes of one class.
+        outputs: of classes, shape (n, k, c), None of values.
+        codes: of classes, shape (n,), None of values.
     """
 
-    outputs: Callable[[slice], Array]
-    targets: Array
     squares: Array
     weights: Array
     score: Array
-    classify: bool
+    outputs: Array | None = None
+    codes: IntArray | None = None
 
     @classmethod
     def of(
         cls, outputs: Callable[[slice], Array], targets: Array, w: Array | None, models: int, classify: bool
     ) -> ModelErrors:
-        """Compare outputs with targets (n, c), float64."""
+        """Compare outputs with targets (n, c), float64; ``outputs`` returns those of some rows, (b, k, c)."""
         n, c = targets.shape
         mass = np.ones(n) if w is None or not np.any(w) else np.asarray(w, dtype=np.float64)
-        squares, right, total = np.zeros((n, models)), np.zeros(models), np.zeros((models, c))
-        for rows in _pieces(n, models * c):
+        squares, total, kept = np.zeros((n, models)), np.zeros((models, c)), []
+        for rows in cuts(n, max(256, (1 << 20) // (models * c))):  # about a million outputs at a time
             F = outputs(rows)
             if classify:
-                right += mass[rows] @ (F.argmax(axis=2) == targets[rows].argmax(axis=1)[:, None])
+                kept.append(F)
             found = np.square(F - targets[rows][:, None])
             squares[rows] = found.mean(axis=2)
             total += np.tensordot(mass[rows], found, 1)
         if classify:
-            return cls(outputs, targets, squares, mass, right / mass.sum(), True)
+            found, codes = np.concatenate(kept), targets.argmax(axis=1)
+            right = mass @ (found.argmax(axis=2) == codes[:, None])
+            return cls(squares, mass, right / mass.sum(), found, codes)
         apart = targets - mass @ targets / mass.sum()
         spread = np.maximum(mass @ np.square(apart), np.finfo(np.float64).tiny)
-        return cls(outputs, targets, squares, mass, np.mean(1 - total / spread, axis=1), False)
+        return cls(squares, mass, np.mean(1 - total / spread, axis=1))
 
     @property
     def mse(self) -> Array:
@@ -117,13 +117,6 @@ class ModelErrors(NamedTuple):
 
         Squares of classes are those of outputs, which may be far from 0 and 1 and still tell the classes apart.
         """
-        if not self.classify:
+        if self.outputs is None or self.codes is None:
             return Errors(self.squares[:, model], self.weights)
-        n, (k, c) = len(self.targets), (self.squares.shape[1], self.targets.shape[1])
-        outputs = np.concatenate([self.outputs(rows)[:, model] for rows in _pieces(n, k * c)])
-        return Errors(calibrated_losses(outputs, self.targets.argmax(axis=1), self.weights, engine), self.weights)
-
-
-def _pieces(rows: int, outputs: int) -> list[slice]:
-    """Rows of about a million outputs."""
-    return cuts(rows, max(256, (1 << 20) // outputs))
+        return Errors(calibrated_losses(self.outputs[:, model], self.codes, self.weights, engine), self.weights)

@@ -161,7 +161,7 @@ class JoinQuantiles(_Sampled):
         return dataset.n_features + len(found.quantiles) + len(found.means) * self.means
 
     def bytes(self, d: int) -> int:
-        return super().bytes(d) + 8 * 100 * MAX_CATEGORIES * self.means
+        return super().bytes(d) + MeansByValue().bytes(d) * self.means
 
     def rest(self, dataset: Dataset) -> tuple[Step | AutoScale, ...]:
         """Return the steps that follow: means by value, then the scaling."""
@@ -255,7 +255,7 @@ class Auto(Learning):
 
     def bytes(self, d: int) -> int:
         """Bytes of the sample, joined, of a column of it, and of categories and values in sums waiting to be added."""
-        sums = 8 * 100 * MAX_CATEGORIES * (self.categories + self.means)
+        sums = 8 * 100 * MAX_CATEGORIES * self.categories + MeansByValue().bytes(d) * self.means
         return 3 * min(APPENDED_SAMPLE_BYTES, 8 * d * APPENDED_SAMPLE_ROWS) + sums
 
     def rest(self, dataset: Dataset) -> tuple[Step | AutoScale, ...]:

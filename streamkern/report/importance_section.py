@@ -11,6 +11,7 @@ from streamkern.report.bokeh_plots import number_text
 from streamkern.report.html_markup import bar, details, table
 from streamkern.report.run_directory import RunDirectory
 from streamkern.selection.kernel_search import norm_and_bandwidth
+from streamkern.selection.learned_metric import compared_error
 
 
 def importance_section(record: RunDirectory) -> str:
@@ -30,11 +31,12 @@ def search_table(choice: dict[str, Any]) -> str:
             f"{trial['rows']:,}",
             f"{trial['centers']:,}",
             number_text(trial["ridge"]),
-            number_text(trial["mse"]),
+            number_text(compared_error(trial)),
         )
         for trial in choice["trials"]
     ]
-    head = ("norm, bandwidth", "metric", "round", "rows", "centers", "ridge", "squared error")
+    error = "log loss" if "log_loss" in choice["trials"][0] else "squared error"
+    head = ("norm, bandwidth", "metric", "round", "rows", "centers", "ridge", error)
     return (
         f'<p class="note">{escape(choice["reason"])}.</p>'
         f"{details(table('Models of the search', head, rows), f'All {len(rows)} models')}"
