@@ -8,6 +8,7 @@ import re
 import resource
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -18,6 +19,7 @@ from streamkern.errors import MemoryLimitError, UsageError
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _PAGE = resource.getpagesize()
+_CHECK_SECONDS = 0.02  # between two looks at this process: a look lets other threads take Python's lock
 _thread = threading.local()  # .keeps: whether freed memory stays in the process
 
 
@@ -145,7 +147,13 @@ def _pages() -> tuple[int, int]:
 
 class _Limit:
     def __init__(self, budget: int) -> None:
-        self.budget, self.mapped = budget, _pages()[1]
+        self.budget, self.mapped, self._looked = budget, _pages()[1], 0.0
+
+    def due(self) -> bool:
+        """Return True if the last look is some time ago."""
+        before, now = self._looked, time.monotonic()
+        self._looked = now if now - before > _CHECK_SECONDS else before
+        return self._looked > before
 
     def over(self, coming: int) -> int:
         """Return bytes above the budget with ``coming`` more; files' pages that were mapped since do not count."""
@@ -188,10 +196,11 @@ def memory_limit(budget: int) -> Iterator[None]:
 def check_memory(coming: int = 0, where: str | None = None) -> None:
     """Raise MemoryLimitError where this process holds more than its budget, or will with ``coming`` more bytes.
 
-    Called between blocks of rows, so that the files of a run are complete. It takes microseconds.
+    Called between blocks of rows, so that the files of a run are complete. Without bytes that are coming, it looks
+    after 20 ms again.
     """
     limit = max(list(_limits), key=lambda limit: limit.budget, default=None)
-    if limit is None or limit.over(coming) <= 0:
+    if limit is None or not (coming or limit.due()) or limit.over(coming) <= 0:
         return
     _trim()  # freed, and still kept for this process
     if limit.over(coming) <= 0:

@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from streamkern.data.row_order import Assembly, Block, Scan
+from streamkern.data.row_order import Assembly, Block, RawRows, Scan
 from streamkern.errors import DataError
 from streamkern.execute.base import Executor, Parts, Stack, Tree, add
 from streamkern.memory import check_memory
 from streamkern.storage.serialize import serializable
 from streamkern.types import Array, IntArray
+
+_BLOCK_ROWS = 4096
 
 Contribute = Callable[[Any, Any], Parts]
 """The contribution of a block under a state: a picklable callable that returns a tuple of values that add."""
@@ -154,8 +156,12 @@ def gather_weighted(executor: Executor, assembly: Assembly, ids: IntArray) -> tu
             expected=f"row ids in [0, {n})",
             remedy="the ids belong to other data: make them again from this source",
         )
+    if assembly.dataset.source.rows(ids[:0]) is not None:  # no chunk is visited
+        parts = [ids[first : first + _BLOCK_ROWS] for first in range(0, max(1, len(ids)), _BLOCK_ROWS)]
+        blocks = list(executor.imap(_rows_in_memory, parts, (assembly,)))
+        return _joined(blocks, "X"), _joined(blocks, "y"), _joined(blocks, "w")
     # Blocks are longer where rows lie far apart: one for a few rows would take longer than reading them.
-    scan = Scan(assembly, 4096 * max(1, n // (4 * max(1, len(ids)))), only=np.sort(ids))
+    scan = Scan(assembly, _BLOCK_ROWS * max(1, n // (4 * max(1, len(ids)))), only=np.sort(ids))
     (pieces,) = sweep(executor, ScanWork(scan, _rows))
     found = np.concatenate([piece[0] for piece in pieces])
     X = np.concatenate([piece[1] for piece in pieces])
@@ -167,3 +173,16 @@ def gather_weighted(executor: Executor, assembly: Assembly, ids: IntArray) -> tu
 
 def _rows(block: Block, state: Any) -> Parts:
     return (Stack(((block.ids, block.X, block.y, block.w),)) if len(block.ids) else Stack(),)
+
+
+def _rows_in_memory(ids: IntArray, assembly: Assembly) -> Block:
+    rows = assembly.dataset.source.rows(ids)
+    assert rows is not None
+    raw, every = RawRows(rows.X, rows.y, ids, np.zeros_like(ids), rows.w), np.arange(len(ids), dtype=np.int64)
+    check_memory()
+    return assembly.build(raw, every, (), f"rows in memory, {len(ids):,} of them")
+
+
+def _joined(blocks: list[Block], name: str) -> Any:
+    values = [getattr(block, name) for block in blocks]
+    return None if values[0] is None else np.concatenate(values) if len(values) > 1 else values[0]

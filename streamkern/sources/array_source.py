@@ -16,7 +16,7 @@ from streamkern.sources.format_rules import as_rows, as_target, check_chunk, fea
 from streamkern.sources.input_types import require_dense
 from streamkern.sources.schema import Schema
 from streamkern.storage.value_digest import array_content, digest
-from streamkern.types import Array, Rows
+from streamkern.types import Array, IntArray, Rows
 
 
 class ArraySource(Source):
@@ -80,6 +80,9 @@ class ArraySource(Source):
         y = self._y[a:b]
         y.flags.writeable = False
         return Rows(X, y)
+
+    def rows(self, ids: IntArray) -> Rows | None:
+        return Rows(as_rows(self._X[ids]), None if self._y is None else self._y[ids]) if self.in_memory else None
 
     def where(self, chunk: int) -> str:
         a, b = check_chunk(chunk, self.bounds)

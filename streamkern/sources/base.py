@@ -150,6 +150,10 @@ class Source(ABC):
             DataError: the rows differ from the metadata, or a weight is negative or not finite.
         """
 
+    def rows(self, ids: IntArray) -> Rows | None:
+        """Return copies of rows by number, in any order, if all are arrays in memory; None if they are read by chunk."""
+        return None
+
     def require_unchanged(self) -> None:
         """Raise StorageError if a file or an object was replaced or removed since it was opened, by its metadata."""
         return
