@@ -63,14 +63,18 @@ class Probe:
         return np.ones(0) if weights is None else weights
 
     def _learned(self, tree: CutTree, before: Array | None) -> Array | None:
-        """Weights of the round with the least error on rows left out of some leaves; None if it is the first."""
+        """Weights of the last round before the error on rows left out of some leaves rises; None if it hardly falls.
+
+        The fall from the first round to the last has to be sure, not that of each: one step may be too short for that.
+        """
         drawn = generator("probed leaves", self.settings.recipe.seed).permutation(tree.leaves)
         some = sorted(drawn[: probed_leaves(tree.leaves)].tolist())
         rows = RowsOfSomeLeaves.of(self.assembly, tree, some, self.executor)
         settings = replace(
             self.settings, held_out_rows=MIN_HELD_OUT_ROWS_OF_LEAF, gradient_rows=gradient_rows(max(1, len(some)))
         )
-        best, error, weights = before, None, before
+        reached: list[Errors] = []
+        best = weights = before
         for _ in range(PROBED_ROUNDS + 1):
             settings = replace(settings, weights=weights)
             shared = (rows, settings, tree, self.budget)
@@ -78,8 +82,9 @@ class Probe:
             found = [{name: each[name] for name in _FACTS} for each in fitted if each.get("gradient") is not None]
             if not found:
                 break
-            reached = Errors(*np.array([[each["left_out_error"], each["mass"]] for each in found]).T)
-            if not np.isfinite(reached.mean) or (error is not None and not reached.beats(error)):
+            errors = Errors(*np.array([[each["left_out_error"], each["mass"]] for each in found]).T)
+            if not errors.mean < (reached[-1].mean if reached else np.inf):  # or it is no number
                 break
-            best, error, weights = weights, reached, settings.learned_weights(found, PROBED_STEP)
-        return None if best is before else best
+            reached.append(errors)
+            best, weights = weights, settings.learned_weights(found, PROBED_STEP)
+        return best if len(reached) > 1 and reached[-1].beats(reached[0]) else None

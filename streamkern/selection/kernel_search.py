@@ -1,7 +1,7 @@
 """The kernel of a fit without a given one: norm, bandwidth, metric, ridge, by the error on held-out rows of a sample.
 
 A search in two parts. On few rows with few centers, for each norm, bandwidths are compared, and metrics of both kinds
-are learned at the best of them. The best of each norm, and of the better norm the best with a metric and without, are
+are learned at the best of them. The best of each norm, and of the better norm the best with another metric, or none, are
 fitted to all rows of the subsample, where the best learns its metric further. They have every row that they are fitted
 to as a center where the fit is one model that has (for leaves a sample of more rows with few centers tells more): few
 centers want other bandwidths and metrics, and larger ridges. A metric has to beat none, a full one a diagonal one, and
@@ -517,13 +517,11 @@ def _with_linear(rounds: Rounds, best: Round, others: Sequence[Round], trials: _
 
 
 def _finalists(first: Sequence[Sequence[Round]]) -> list[Round]:
-    """The best of each norm, and of the better norm the best with a metric and without: few rows cannot tell."""
+    """The best of each norm, and of the better norm the best with another metric, or none: few rows cannot tell."""
     kept = [_simplest(each[0], each[1:]) for each in first]
     top = _least_error(kept)
-    (others,) = (some for some in first if any(each is top for each in some))
-    plain, *learned = others
-    more = [plain] if top is not plain else [_simplest(learned[0], learned[1:])] if learned else []
-    return [*kept, *more]
+    others = [each for some in first for each in some if any(top is one for one in some) and each.kind != top.kind]
+    return [*kept, *([_least_error(others)] if others else [])]
 
 
 def _with_best_bandwidth(rounds: Rounds, best: Round, multiples: Sequence[float], trials: _Trials) -> Round:
