@@ -71,10 +71,11 @@ class Axis(NamedTuple):
 
 
 class SampledAxis(NamedTuple):
-    """The axis of a leaf, and projections (m,) of the leaf's rows of the sample on it."""
+    """The axis of a leaf, projections (m,) of the leaf's rows of the sample on it, and their counts between edges."""
 
     axis: Axis
     t: Array
+    counts: IntArray
 
 
 def _count_rows(tree: CutTree, lines: dict[int, Axis], block: Block, state: Any) -> Parts:
@@ -218,7 +219,7 @@ class TreeBuilder:
                 break
             found = self._found(grown.tree, chosen, at)
             lines = {leaf: each.axis for leaf, each in found.items()}
-            bins = [axis.counts(t) for axis, t in found.values()]
+            bins = [each.counts for each in found.values()]
             before, grown = len(grown.tree.cuts), self._cut(grown, chosen, lines, bins, expected)
             for node in range(before, len(grown.tree.cuts)):
                 left, right = (-1 - grown.tree.children[node]).tolist()
@@ -383,23 +384,27 @@ def principal_axis(item: SampleOfLeaf) -> SampledAxis | None:
     else:
         widest = np.argsort(-np.square(Z).sum(axis=0), kind="stable")[: len(directions)]
         directions[np.arange(len(directions)), widest] = 1.0
-    best, share = None, 0.0
+    best: SampledAxis | None = None
+    share = 0.0
     for direction in directions * units:
         direction = direction * np.sign(direction[np.argmax(np.abs(direction))])
         t = host_loops().project(X, direction, rows)
-        edges, smaller = quantile_edges(t)
+        edges, counts, smaller = quantile_edges(t)
         if smaller > share:
-            best, share = (Axis(direction, edges), t), smaller
+            best, share = SampledAxis(Axis(direction, edges), t, counts), smaller
         if share >= MIN_BALANCE:
             break
-    return SampledAxis(*best) if best is not None and share >= MIN_SIDE_SHARE else None
+    return best if share >= MIN_SIDE_SHARE else None
 
 
-def quantile_edges(t: Array) -> tuple[Array, float]:
-    """Edges between a sample's values, at most ``MAX_EDGES``, and the share of the smaller side of the best cut."""
+def quantile_edges(t: Array) -> tuple[Array, IntArray, float]:
+    """Edges between a sample's values, at most ``MAX_EDGES``; counts as of ``Axis``; and the best cut's smaller side.
+
+    That is a share of the values.
+    """
     values, counts = np.unique(t, return_counts=True)
     if len(values) < 2:
-        return values[:0], 0.0
+        return values[:0], counts.sum(keepdims=True), 0.0
     below = np.cumsum(counts)[:-1]
     middles = values[:-1] + np.diff(values) / 2
     middles = np.where(middles > values[:-1], middles, values[1:])  # neighbouring numbers have none in between
@@ -407,7 +412,8 @@ def quantile_edges(t: Array) -> tuple[Array, float]:
     if len(middles) > MAX_EDGES:
         wanted = np.arange(1, MAX_EDGES + 1) * len(t) / (MAX_EDGES + 1)
         middles = middles[np.unique(np.minimum(np.searchsorted(below, wanted), len(middles) - 1))]
-    return middles, share
+    under = np.append(0, below)[np.searchsorted(values, middles)]
+    return middles, np.diff(under, prepend=0, append=len(t)), share
 
 
 class Split(NamedTuple):

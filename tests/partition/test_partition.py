@@ -154,7 +154,7 @@ def test_a_damaged_tree_is_noticed(broken: dict[str, Any]):
 @pytest.mark.parametrize("overlap", [0.0, 0.1])
 def test_a_cut_is_at_the_median_and_its_counts_are_exact(overlap: float):
     t = np.random.default_rng(0).normal(size=20_000)
-    edges, share = quantile_edges(t[:5000])
+    edges, counts, share = quantile_edges(t[:5000])
     assert 0.49 < share <= 0.5
     bins = np.bincount(np.searchsorted(edges, t, side="right"), minlength=len(edges) + 1)
     cut = split_at(edges, bins, overlap)
@@ -165,7 +165,7 @@ def test_a_cut_is_at_the_median_and_its_counts_are_exact(overlap: float):
 
 
 def test_a_value_that_most_rows_share_is_not_cut_off():
-    edges, share = quantile_edges(np.array([0.0] * 999 + [1.0]))
+    edges, counts, share = quantile_edges(np.array([0.0] * 999 + [1.0]))
     assert share == 0.001
     assert split_at(edges, np.array([9990, 10]), 0.1) is None
 
