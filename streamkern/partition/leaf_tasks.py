@@ -51,7 +51,7 @@ from streamkern.sweep import ScanWork, sweep
 from streamkern.types import Array
 from streamkern.user_code_digest import described
 
-_GRADIENT_BLOCK = 256  # rows whose kernel values, and slopes, are in memory at a time
+_GRADIENT_BLOCK = 256  # rows whose kernel values, and slopes, are in memory at a time, about
 
 
 @dataclass(frozen=True, eq=False)
@@ -320,9 +320,10 @@ def _gradient(fitted: Fitted, rows: int, executor: Executor) -> dict[str, Any]:
     """``gradient`` and ``variance`` over some of a leaf's rows, and ``left_out_error``, as ``fit_leaf`` has them."""
     problem, outcome = fitted.problem, fitted.outcome
     c, unit = problem.encoding.outputs, np.asarray(getattr(problem.encoding, "unit", 1.0))
-    only = np.sort(problem.train.draw(min(rows, problem.train.base_rows), Draw.METRIC, problem.seed))
+    n = problem.train.base_rows
+    only = np.sort(problem.train.draw(min(rows, n), Draw.METRIC, problem.seed))
     weights = (outcome.weights * unit).astype(outcome.weights.dtype)
-    scan = Scan(problem.assembly(problem.train), _GRADIENT_BLOCK, only)
+    scan = Scan(problem.assembly(problem.train), _GRADIENT_BLOCK * max(1, n // rows), only)
     outer = GradientOuter(problem.expansion(), c, False, problem.seed)
     total, mass = sweep(executor, ScanWork(scan, outer), weights)
     found, error = outcome.out_of_sample, np.nan
