@@ -21,12 +21,20 @@ from streamkern.costs.stage_work import StageWork
 from streamkern.data.class_weights import described_weights, weighted_like
 from streamkern.data.dataset import Dataset
 from streamkern.data.row_compatibility import require_same_scaling, require_training_columns
+from streamkern.data.row_order import Assembly
 from streamkern.data.statistics import require_range
 from streamkern.data.targets import Classes, Continuous, Indicators, encoding_to_json
-from streamkern.defaults import HELD_OUT, MAX_TRAIN_SCORE_ROWS, MEDIAN_ROWS, MIN_ERROR_SHARE, NORMAL_QUARTILES
+from streamkern.defaults import (
+    CHECKED_CENTERS,
+    HELD_OUT,
+    MAX_TRAIN_SCORE_ROWS,
+    MEDIAN_ROWS,
+    MIN_ERROR_SHARE,
+    NORMAL_QUARTILES,
+)
 from streamkern.engine.device import Device
 from streamkern.engine.operation_counts import Operations
-from streamkern.errors import NumericalError
+from streamkern.errors import NumericalError, PrecisionError
 from streamkern.evaluation.metrics import ranking_work
 from streamkern.fitting.calibrate import fit_calibration, out_of_sample_source, require_two_classes
 from streamkern.fitting.device_placement import require_room, room_for_solver
@@ -49,6 +57,7 @@ from streamkern.selection.learned_metric import AGOP, Metric, learn_metric
 from streamkern.solvers.base import Iteration, Problem
 from streamkern.solvers.lbfgs import encoding_for, encoding_to_search
 from streamkern.solvers.loop import Outcome, train_stably
+from streamkern.sweep import gather
 from streamkern.user_code_digest import described
 
 
@@ -127,10 +136,24 @@ def _look_at_rows(fit: Fit) -> None:
 def _sample_problem(fit: Fit) -> Problem:
     kernel = default_kernel(fit.known, fit.data, fit.recipe.kernel)
     nothing = CenterSet(np.empty((0, fit.data.n_features), dtype=fit.dtype), None)
-    rows = subtract_offsets(fit.data, fit.known, kernel.translation_invariant, fit.dtype)
     recipe, engine = fit.recipe, engine_on(fit.device)
+    dtype = fit.dtype if fit.dtype == np.float32 or not _distinct_in_float32(fit, kernel) else np.dtype(np.float32)
+    rows = subtract_offsets(fit.data, fit.known, kernel.translation_invariant, dtype)
     encoding = encoding_to_search(fit.encoding, recipe.solver)
-    return Problem(rows, encoding, kernel, nothing, fit.executor, fit.dtype, recipe.seed, recipe.lanes, engine=engine)
+    return Problem(rows, encoding, kernel, nothing, fit.executor, dtype, recipe.seed, recipe.lanes, engine=engine)
+
+
+def _distinct_in_float32(fit: Fit, kernel: Kernel) -> bool:
+    """Whether float32 can tell rows apart: it will do to compare kernels, in half of the time."""
+    dtype, data = np.dtype(np.float32), fit.data.plain()
+    data = subtract_offsets(data, fit.known, kernel.translation_invariant, dtype)
+    ids = data.draw(min(CHECKED_CENTERS, data.base_rows), Draw.METRIC, fit.recipe.seed)
+    Z, _ = gather(fit.executor, Assembly(data, dtype=dtype), np.sort(ids))
+    try:
+        require_precision(kernel, None, Z, data, fit.known, dtype)
+    except PrecisionError:
+        return False
+    return True
 
 
 def _sample_key(fit: Fit, what: Any) -> tuple[Any, ...]:

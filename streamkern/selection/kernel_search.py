@@ -487,8 +487,10 @@ def _chosen_on_held_out(search: Search, rounds: Rounds, trials: _Trials) -> tupl
         near = [_with_best_bandwidth(here, each, NEAR_BANDWIDTHS[:2], trials) for each in learned]
         first.append([plain, *near])
     finalists = _finalists(first) if first else []
-    through = [partial(rounds.on(each.problem.kernel).through, each) for each in finalists]
-    simple, *last = trials.noted([rounds.plain, *through])
+    (simple,) = trials.noted([rounds.plain])
+    # A ridge for few centers is far from that of many: the search for it begins at that of the first.
+    near = simple.ridge if rounds.factors_each else None
+    last = trials.noted([partial(rounds.on(each.problem.kernel).through, each, near) for each in finalists])
     best = _simplest(simple, last)
     if best.kind != "none":
         (further,) = trials.each([partial(rounds.on(best.problem.kernel).learned, best, best.kind, MAX_FURTHER_ROUNDS)])
@@ -525,11 +527,16 @@ def _finalists(first: Sequence[Sequence[Round]]) -> list[Round]:
 
 
 def _with_best_bandwidth(rounds: Rounds, best: Round, multiples: Sequence[float], trials: _Trials) -> Round:
+    """The best of other bandwidths, each at finer steps of the ridge; or, where a ridge takes a factor, at last."""
     ridges = (float(f"{multiple * best.ridge:.1g}") for multiple in RIDGE_MULTIPLES)
     finer = replace(rounds, ridges=tuple(ridge for ridge in ridges if ridge >= SEARCH_RIDGES[0]))
     kernel: Any = best.problem.kernel
-    near = with_bandwidths(kernel, kernel.sigma, multiples)
-    return _least_error([best, *trials.noted([partial(finer.on(each).through, best) for each in near])])
+    tried = replace(rounds, ridges=(best.ridge,)) if rounds.factors_each else finer
+    near = with_bandwidths(kernel, kernel.sigma, [m for m in multiples if m != 1.0 or not rounds.factors_each])
+    found = _least_error([best, *trials.noted([partial(tried.on(each).through, best) for each in near])])
+    if rounds.factors_each:
+        found = _least_error([found, *trials.noted([partial(finer.on(found.problem.kernel).through, found)])])
+    return found
 
 
 def _simplest(simple: Round, more: Sequence[Round]) -> Round:

@@ -353,6 +353,11 @@ class Rounds:
         """Features of a row."""
         return len(self.variance)
 
+    @property
+    def factors_each(self) -> bool:
+        """True if each ridge of a model takes a factor: every row is a center. Else one decomposition gives all."""
+        return self.held is not None and self.p >= self.train.base_rows
+
     def on(self, kernel: Kernel) -> Rounds:
         return replace(self, kernel=kernel)
 
@@ -365,9 +370,9 @@ class Rounds:
         """Fit round 0: no metric."""
         return self.fit("none", 0, np.ones(self.d), np.ones(self.d))
 
-    def through(self, made: Round) -> Round:
-        """Fit a model through the metric of another."""
-        return self.fit(made.kind, made.number, made.M, made.factor, made.ridge)
+    def through(self, made: Round, near: float | None = None) -> Round:
+        """Fit a model through the metric of another, with a ridge near to a given one, or to that of the other."""
+        return self.fit(made.kind, made.number, made.M, made.factor, made.ridge if near is None else near)
 
     def learned(self, first: Round, kind: str, rounds: int | None = None) -> list[Round]:
         """Fit rounds of one kind that follow another: while the error falls, and the first with which it does not."""
@@ -412,7 +417,7 @@ class Rounds:
             weights, compared = left_out_solutions(problem, ridges)
         else:
             held = HeldOut.of(problem, Metric(kind, number, M, factor, M).applied(self.held))
-            if self.p >= self.train.base_rows:
+            if self.factors_each:
                 weights, compared, ridges = _best_full_kernel(problem, held, ridges, near)
             else:
                 weights = ridge_path(problem).solved(ridges)
