@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import zarr
 
 import streamkern as sk
+from streamkern import memory
 from streamkern.commands.parser import main
 from streamkern.costs.footprint import load_libraries
 from streamkern.cpu import gemm
@@ -57,6 +59,21 @@ def test_of_several_budgets_the_largest_counts() -> None:
         check_memory()
     with memory_limit(1), pytest.raises(MemoryLimitError):
         check_memory()
+
+
+def test_the_process_is_not_looked_at_for_each_block_and_soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, pages = [], memory._pages
+    monkeypatch.setattr(memory, "_pages", lambda: looks.append(1) or pages())
+    with memory_limit(resident_bytes() + 64 * MIB):
+        looks.clear()
+        for _ in range(1000):
+            check_memory()
+        assert 1 <= len(looks) < 100
+        kept = np.ones(64 * MIB)
+        time.sleep(0.03)
+        with pytest.raises(MemoryLimitError):
+            check_memory()
+    assert len(kept)
 
 
 @pytest.mark.parametrize("error", [MemoryError("Unable to allocate 1 TiB"), RuntimeError("can't start new thread")])

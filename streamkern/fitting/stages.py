@@ -25,11 +25,13 @@ from streamkern.data.row_order import Assembly
 from streamkern.data.statistics import require_range
 from streamkern.data.targets import Classes, Continuous, Indicators, encoding_to_json
 from streamkern.defaults import (
+    BANDWIDTHS,
     CHECKED_CENTERS,
     HELD_OUT,
     MAX_TRAIN_SCORE_ROWS,
     MEDIAN_ROWS,
     MIN_ERROR_SHARE,
+    NEAR_BANDWIDTHS,
     NORMAL_QUARTILES,
 )
 from streamkern.engine.device import Device
@@ -46,7 +48,7 @@ from streamkern.fitting.preparation import STATISTICS, TrainingRows, preparation
 from streamkern.fitting.recipe import Recipe
 from streamkern.fitting.stage import Stage, step
 from streamkern.gpu import engine_on
-from streamkern.kernels import Kernel
+from streamkern.kernels import Kernel, is_open
 from streamkern.memory import release_free_memory
 from streamkern.preprocessing.automatic_steps import data_warnings, preprocessing_notes
 from streamkern.preprocessing.feature_origins import Features, features_of
@@ -143,8 +145,10 @@ def _sample_problem(fit: Fit) -> Problem:
     return Problem(rows, encoding, kernel, nothing, fit.executor, dtype, recipe.seed, recipe.lanes, engine=engine)
 
 
-def _distinct_in_float32(fit: Fit, kernel: Kernel) -> bool:
-    """Whether float32 can tell rows apart: it will do to compare kernels, in half of the time."""
+def _distinct_in_float32(fit: Fit, kernel: Any) -> bool:
+    """Whether float32 tells rows apart, with the least bandwidth: then it compares kernels in half of the time."""
+    if is_open(fit.recipe.kernel):
+        kernel = replace(kernel, bandwidth=BANDWIDTHS[0] * NEAR_BANDWIDTHS[0] * kernel.bandwidth)
     dtype, data = np.dtype(np.float32), fit.data.plain()
     data = subtract_offsets(data, fit.known, kernel.translation_invariant, dtype)
     ids = data.draw(min(CHECKED_CENTERS, data.base_rows), Draw.METRIC, fit.recipe.seed)

@@ -1,14 +1,15 @@
 """The kernel of a fit without a given one: norm, bandwidth, metric, ridge, by the error on held-out rows of a sample.
 
 A search in two parts. On few rows with few centers, for each norm, bandwidths are compared, and metrics of both kinds
-are learned at the best of them. The best of each norm, and of the better norm the best with another metric, or none, are
-fitted to all rows of the subsample, where the best learns its metric further. They have every row that they are fitted
-to as a center where the fit is one model that has (for leaves a sample of more rows with few centers tells more): few
-centers want other bandwidths and metrics, and larger ridges. A metric has to beat none, a full one a diagonal one, and
-anything ``default_kernel``: by 1% of the error, and by more than the standard error of the difference. Errors are
-squares, or log losses of classes; a model's ridge is that of its least squares. Bandwidths about that of the best are
-compared last, at finer steps of the ridge. Kernels are Laplace, or those of the name that is given; metrics are of the
-kinds that a given ``AGOP`` has, in as many rounds.
+are learned at the best of them. The best of each norm, and of the better norm the best with another metric, or none,
+are fitted to all rows of the subsample, where the best learns its metric further. They have every row that they are
+fitted to as a center where the fit is one model that has (for leaves a sample of more rows with few centers tells
+more): few centers want other bandwidths and metrics, and larger ridges. A metric has to beat none, a full one a
+diagonal one, and anything ``default_kernel``: by 1% of the error, and by more than the standard error of the
+difference. Errors are squares, or log losses of classes; a model's ridge is that of its least squares. Bandwidths about
+that of the best are compared last, and the ridge in finer steps; where each takes a factor, only for the best of them.
+Kernels are Laplace, or those of the name that is given; metrics are of the kinds that a given ``AGOP`` has, in as many
+rounds.
 
 The search takes at most half of the time of the fit that it is for (of leaves, of all their fits), or three
 seconds (half a minute where every row is a center), and at most two minutes. Work is counted on arrays of shapes at
@@ -489,8 +490,8 @@ def _chosen_on_held_out(search: Search, rounds: Rounds, trials: _Trials) -> tupl
     finalists = _finalists(first) if first else []
     (simple,) = trials.noted([rounds.plain])
     # A ridge for few centers is far from that of many: the search for it begins at that of the first.
-    near = simple.ridge if rounds.factors_each else None
-    last = trials.noted([partial(rounds.on(each.problem.kernel).through, each, near) for each in finalists])
+    ridge = simple.ridge if rounds.factors_each else None
+    last = trials.noted([partial(rounds.on(each.problem.kernel).through, each, ridge) for each in finalists])
     best = _simplest(simple, last)
     if best.kind != "none":
         (further,) = trials.each([partial(rounds.on(best.problem.kernel).learned, best, best.kind, MAX_FURTHER_ROUNDS)])

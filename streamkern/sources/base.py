@@ -151,7 +151,7 @@ class Source(ABC):
         """
 
     def rows(self, ids: IntArray) -> Rows | None:
-        """Return copies of rows by number, in any order, if all are arrays in memory; None if they are read by chunk."""
+        """Return copies of rows by number, in any order, of arrays in memory; None where rows are read by chunk."""
         return None
 
     def require_unchanged(self) -> None:

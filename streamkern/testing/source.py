@@ -191,6 +191,21 @@ class SourceSuite:
         if source.in_memory:
             assert np.shares_memory(source.read(0).X, source.read(0).X)
 
+    def test_rows_by_number_are_those_of_the_chunks(self, source: Source) -> None:
+        """In any order, and again; or a source says that it reads chunks."""
+        ids = np.random.default_rng(0).integers(0, int(source.bounds[-1]), 50)
+        found = source.rows(ids)
+        if found is not None:
+            chunks = np.searchsorted(source.bounds, ids, side="right") - 1
+            at = ids - source.bounds[chunks]
+            for row, (chunk, place) in enumerate(zip(chunks.tolist(), at.tolist(), strict=True)):
+                X, y, w = source.read(chunk)
+                np.testing.assert_array_equal(found.X[row], X[place])
+                assert found.w is w is None
+                assert (found.y is None) == (y is None)
+                if y is not None and found.y is not None:
+                    np.testing.assert_array_equal(found.y[row], y[place])
+
     def test_non_features_are_described(self, source: Source) -> None:
         """There is one description a column, of no more values than there are rows."""
         for chunk, n in enumerate(np.diff(source.bounds)):

@@ -28,7 +28,7 @@ from streamkern.models.cut_tree import CutTree
 from streamkern.models.partitioned_machine import Leaves
 from streamkern.partition import grow_tree
 from streamkern.partition.fit_partition import _count_warnings
-from streamkern.partition.grow_tree import principal_axis, quantile_edges, split_at
+from streamkern.partition.grow_tree import Axis, principal_axis, quantile_edges, split_at
 from streamkern.partition.leaf_rows import LeafFingerprints, LeafIds, LeafRuns
 from streamkern.report import read_run
 from streamkern.report.page import page
@@ -156,6 +156,7 @@ def test_a_cut_is_at_the_median_and_its_counts_are_exact(overlap: float):
     t = np.random.default_rng(0).normal(size=20_000)
     edges, counts, share = quantile_edges(t[:5000])
     assert 0.49 < share <= 0.5
+    np.testing.assert_array_equal(counts, Axis(np.ones(1), edges).counts(t[:5000]))
     bins = np.bincount(np.searchsorted(edges, t, side="right"), minlength=len(edges) + 1)
     cut = split_at(edges, bins, overlap)
     low, threshold, high = cut.places
@@ -167,6 +168,7 @@ def test_a_cut_is_at_the_median_and_its_counts_are_exact(overlap: float):
 def test_a_value_that_most_rows_share_is_not_cut_off():
     edges, counts, share = quantile_edges(np.array([0.0] * 999 + [1.0]))
     assert share == 0.001
+    assert counts.tolist() == [999, 1]
     assert split_at(edges, np.array([9990, 10]), 0.1) is None
 
 

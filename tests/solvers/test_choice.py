@@ -16,6 +16,7 @@ from streamkern.costs.fit_shape import solver_memory
 from streamkern.data.targets import Classes
 from streamkern.defaults import ASSUMED_THREADS
 from streamkern.evaluation.paired_errors import Errors
+from streamkern.fitting import stages
 from streamkern.fitting.solver_choice import choose_solver, resolve_solver
 from streamkern.report import read_run
 from streamkern.selection import kernel_search as choice
@@ -54,6 +55,47 @@ def test_a_metric_is_preferred_where_it_is_surely_better():
     assert choice._simplest(plain, [better, simpler]) is simpler
     rounding = made("none", 1e-6, mse=1e-12)
     assert choice._simplest(rounding, [made("full", 1e-8)]) is rounding
+
+
+def test_the_best_of_two_kinds_of_the_better_norm_are_fitted_to_all_rows():
+    problem: Any = SimpleNamespace(encoding=Classes(np.arange(10)))
+
+    def made(**losses: float) -> list[Round]:
+        return [
+            Round(kind, 0, None, None, problem, None, 1e-8, 0.02, 0.9, Errors(np.full(9, loss), np.ones(9)))
+            for kind, loss in losses.items()
+        ]
+
+    other = made(none=0.4, diagonal=0.45, full=0.5)
+    for losses, kinds in (
+        ({"none": 0.3, "diagonal": 0.25, "full": 0.2}, ["full", "diagonal"]),
+        ({"none": 0.3, "diagonal": 0.2, "full": 0.25}, ["diagonal", "full"]),
+        ({"none": 0.3, "diagonal": 0.2, "full": 0.35}, ["diagonal", "none"]),
+        ({"none": 0.2, "diagonal": 0.3}, ["none", "diagonal"]),
+        ({"none": 0.2}, ["none"]),
+    ):
+        best = made(**losses)
+        first, last, *second = choice._finalists([best, other])
+        assert last is other[0]
+        assert [each.kind for each in (first, *second)] == kinds
+        assert {id(first), *map(id, second)} <= {id(each) for each in best}
+
+
+@pytest.mark.parametrize("far", [0.0, 1e6])
+def test_kernels_are_compared_in_float32_where_it_tells_rows_apart(far: float, monkeypatch: pytest.MonkeyPatch):
+    X, y = rows(500)
+    X = X.astype(np.float64)
+    X[300:] += far  # most pairs of rows are near to each other, and the mean is far from all
+    compared, choose = [], stages.choose_kernel
+
+    def choose_kernel(search: Any, problem: Any) -> KernelChoice:
+        compared.append(problem.dtype.name)
+        return choose(search, problem)
+
+    monkeypatch.setattr(stages, "choose_kernel", choose_kernel)
+    model = sk.KernelRegressor(preprocess=None).fit(X, y)
+    assert compared == ["float64" if far else "float32"]
+    assert model.model_.Z.dtype == np.float64
 
 
 def rows(n: int = N, d: int = 10) -> tuple[np.ndarray, np.ndarray]:
