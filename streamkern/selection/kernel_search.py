@@ -183,8 +183,8 @@ class Search:
         return found + (len(LINEAR_WEIGHTS) if self.linear else 0)
 
     def work(self, size: Any) -> Operations:
-        """Operations, on arrays of shapes."""
-        total, kinds = Operations(), len(self.kinds)
+        """Operations, on arrays of shapes: in float32, whatever the fit computes in, so that its search is the same."""
+        total, kinds, size = Operations(), len(self.kinds), replace(size, itemsize=4)
         longer = (6.0 * size.d + 40) / (2.0 * size.d + 40)  # a value in the L1 norm
         for (rows, p), fits, outer, norms in (
             (self.few, self._first_fits, self.rounds * kinds, self.norms),

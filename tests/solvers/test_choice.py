@@ -98,6 +98,21 @@ def test_kernels_are_compared_in_float32_where_it_tells_rows_apart(far: float, m
     assert model.model_.Z.dtype == np.float64
 
 
+def test_a_fit_in_float64_has_the_search_and_the_kernel_of_one_in_float32():
+    X, y = rows(900)
+    found = [sk.KernelRegressor(dtype=dtype).fit(X, y) for dtype in ("float32", "float64")]
+    first, second = (model.result_.report["kernel"] for model in found)
+    assert [model.model_.Z.dtype.name for model in found] == ["float32", "float64"]
+    assert first["kernel"] == second["kernel"]
+    assert [each["centers"] for each in first["trials"]] == [each["centers"] for each in second["trials"]]
+    for n in (5_000, 9_000):
+        size = ProblemSize(n, n, 20, 1, memory=8 << 30, all_rows_are_centers=True)
+        narrow, wide = (
+            search_for(CostEstimate(sk.Direct(), replace(size, itemsize=itemsize)), n, 16 << 30) for itemsize in (4, 8)
+        )
+        assert narrow == wide
+
+
 def rows(n: int = N, d: int = 10) -> tuple[np.ndarray, np.ndarray]:
     X = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
     return X, np.sin(2 * X[:, 3]) + X[:, 7]
