@@ -156,8 +156,8 @@ def gather_weighted(executor: Executor, assembly: Assembly, ids: IntArray) -> tu
             expected=f"row ids in [0, {n})",
             remedy="the ids belong to other data: make them again from this source",
         )
-    if assembly.dataset.source.rows(ids[:0]) is not None:  # no chunk is visited
-        parts = [ids[first : first + _BLOCK_ROWS] for first in range(0, max(1, len(ids)), _BLOCK_ROWS)]
+    if len(ids) and assembly.dataset.source.rows(ids[:0]) is not None:  # no chunk is visited
+        parts = [ids[first : first + _BLOCK_ROWS] for first in range(0, len(ids), _BLOCK_ROWS)]
         blocks = list(executor.imap(_rows_in_memory, parts, (assembly,)))
         return _joined(blocks, "X"), _joined(blocks, "y"), _joined(blocks, "w")
     # Blocks are longer where rows lie far apart: one for a few rows would take longer than reading them.

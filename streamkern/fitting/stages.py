@@ -31,6 +31,7 @@ from streamkern.defaults import (
     MAX_TRAIN_SCORE_ROWS,
     MEDIAN_ROWS,
     MIN_ERROR_SHARE,
+    MIN_ROWS_TO_HOLD_OUT,
     NEAR_BANDWIDTHS,
     NORMAL_QUARTILES,
 )
@@ -139,7 +140,9 @@ def _sample_problem(fit: Fit) -> Problem:
     kernel = default_kernel(fit.known, fit.data, fit.recipe.kernel)
     nothing = CenterSet(np.empty((0, fit.data.n_features), dtype=fit.dtype), None)
     recipe, engine = fit.recipe, engine_on(fit.device)
-    dtype = fit.dtype if fit.dtype == np.float32 or not _distinct_in_float32(fit, kernel) else np.dtype(np.float32)
+    few = fit.data.base_rows < MIN_ROWS_TO_HOLD_OUT  # which take no time, and may want the least ridges
+    kept = few or fit.dtype == np.float32 or not _distinct_in_float32(fit, kernel)
+    dtype = fit.dtype if kept else np.dtype(np.float32)
     rows = subtract_offsets(fit.data, fit.known, kernel.translation_invariant, dtype)
     encoding = encoding_to_search(fit.encoding, recipe.solver)
     return Problem(rows, encoding, kernel, nothing, fit.executor, dtype, recipe.seed, recipe.lanes, engine=engine)
