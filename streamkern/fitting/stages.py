@@ -140,9 +140,9 @@ def _sample_problem(fit: Fit) -> Problem:
     kernel = default_kernel(fit.known, fit.data, fit.recipe.kernel)
     nothing = CenterSet(np.empty((0, fit.data.n_features), dtype=fit.dtype), None)
     recipe, engine = fit.recipe, engine_on(fit.device)
-    few = fit.data.base_rows < MIN_ROWS_TO_HOLD_OUT  # which take no time, and may want the least ridges
-    kept = few or fit.dtype == np.float32 or not _distinct_in_float32(fit, kernel)
-    dtype = fit.dtype if kept else np.dtype(np.float32)
+    dtype = fit.dtype
+    if is_open(recipe.kernel) and _distinct_in_float32(fit, kernel):
+        dtype = np.dtype(np.float32)
     rows = subtract_offsets(fit.data, fit.known, kernel.translation_invariant, dtype)
     encoding = encoding_to_search(fit.encoding, recipe.solver)
     return Problem(rows, encoding, kernel, nothing, fit.executor, dtype, recipe.seed, recipe.lanes, engine=engine)
@@ -150,12 +150,13 @@ def _sample_problem(fit: Fit) -> Problem:
 
 def _distinct_in_float32(fit: Fit, kernel: Any) -> bool:
     """Whether float32 tells rows apart, with the least bandwidth: then it compares kernels in half of the time."""
-    if is_open(fit.recipe.kernel):
-        kernel = replace(kernel, bandwidth=BANDWIDTHS[0] * NEAR_BANDWIDTHS[0] * kernel.bandwidth)
     dtype, data = np.dtype(np.float32), fit.data.plain()
+    if fit.dtype == dtype or data.base_rows < MIN_ROWS_TO_HOLD_OUT:
+        return False  # few rows take no time, and may want the least ridges
     data = subtract_offsets(data, fit.known, kernel.translation_invariant, dtype)
     ids = data.draw(min(CHECKED_CENTERS, data.base_rows), Draw.METRIC, fit.recipe.seed)
     Z, _ = gather(fit.executor, Assembly(data, dtype=dtype), np.sort(ids))
+    kernel = replace(kernel, bandwidth=BANDWIDTHS[0] * NEAR_BANDWIDTHS[0] * kernel.bandwidth)
     try:
         require_precision(kernel, None, Z, data, fit.known, dtype)
     except PrecisionError:

@@ -482,7 +482,8 @@ def test_what_is_drawn_from_a_description_counts(features: str, copy: Callable[[
         metadata.update(features=described, transforms=[step] * (width == wide), answers=None)
 
     centers = np.zeros((0 if width == wide else M, width), np.float32)
-    place = craft(copy("values"), change, centers=centers, weights=np.zeros((M, 1), np.float32))
+    plain = {"factor": np.ones(()), "shift": np.zeros(())}  # whatever metric the model has
+    place = craft(copy("values"), change, centers=centers, weights=np.zeros((M, 1), np.float32), **plain)
     refused_in_use(place, r"The arrays of this KernelMachine have [0-9.]+ GiB")
 
 
