@@ -151,9 +151,11 @@ class _Limit:
 
     def due(self) -> bool:
         """Return True if the last look is some time ago."""
-        before, now = self._looked, time.monotonic()
-        self._looked = now if now - before > _CHECK_SECONDS else before
-        return self._looked > before
+        now = time.monotonic()
+        due = now - self._looked > _CHECK_SECONDS
+        if due:
+            self._looked = now
+        return due
 
     def over(self, coming: int) -> int:
         """Return bytes above the budget with ``coming`` more; files' pages that were mapped since do not count."""

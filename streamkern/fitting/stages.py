@@ -138,21 +138,21 @@ def _look_at_rows(fit: Fit) -> None:
 
 def _sample_problem(fit: Fit) -> Problem:
     kernel = default_kernel(fit.known, fit.data, fit.recipe.kernel)
-    nothing = CenterSet(np.empty((0, fit.data.n_features), dtype=fit.dtype), None)
-    recipe, engine = fit.recipe, engine_on(fit.device)
-    dtype = fit.dtype
-    if is_open(recipe.kernel) and _distinct_in_float32(fit, kernel):
-        dtype = np.dtype(np.float32)
+    recipe, engine, dtype = fit.recipe, engine_on(fit.device), _compared_dtype(fit, kernel)
+    nothing = CenterSet(np.empty((0, fit.data.n_features), dtype=dtype), None)
     rows = subtract_offsets(fit.data, fit.known, kernel.translation_invariant, dtype)
     encoding = encoding_to_search(fit.encoding, recipe.solver)
     return Problem(rows, encoding, kernel, nothing, fit.executor, dtype, recipe.seed, recipe.lanes, engine=engine)
 
 
-def _distinct_in_float32(fit: Fit, kernel: Any) -> bool:
-    """Whether float32 tells rows apart, with the least bandwidth: then it compares kernels in half of the time."""
+def _compared_dtype(fit: Fit, kernel: Any) -> np.dtype[Any]:
+    """The fit's, or float32 where it tells rows apart with the least bandwidth: it compares kernels in half the time.
+
+    Few rows take no time, and may want the least ridges.
+    """
     dtype, data = np.dtype(np.float32), fit.data.plain()
-    if fit.dtype == dtype or data.base_rows < MIN_ROWS_TO_HOLD_OUT:
-        return False  # few rows take no time, and may want the least ridges
+    if fit.dtype == dtype or not is_open(fit.recipe.kernel) or data.base_rows < MIN_ROWS_TO_HOLD_OUT:
+        return fit.dtype
     data = subtract_offsets(data, fit.known, kernel.translation_invariant, dtype)
     ids = data.draw(min(CHECKED_CENTERS, data.base_rows), Draw.METRIC, fit.recipe.seed)
     Z, _ = gather(fit.executor, Assembly(data, dtype=dtype), np.sort(ids))
@@ -160,8 +160,8 @@ def _distinct_in_float32(fit: Fit, kernel: Any) -> bool:
     try:
         require_precision(kernel, None, Z, data, fit.known, dtype)
     except PrecisionError:
-        return False
-    return True
+        return fit.dtype
+    return dtype
 
 
 def _sample_key(fit: Fit, what: Any) -> tuple[Any, ...]:
